@@ -1,0 +1,19 @@
+"""The web process's ASGI application: Django for HTTP, Channels for the job-progress WebSocket."""
+
+import os
+
+from channels.routing import ProtocolTypeRouter, URLRouter
+from channels.security.websocket import AllowedHostsOriginValidator
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "mlxplatform.settings")
+django_application = get_asgi_application()
+
+from mlxplatform.jobs.routing import websocket_urlpatterns  # noqa: E402  models need the app registry
+
+application = ProtocolTypeRouter(
+    {
+        "http": django_application,
+        "websocket": AllowedHostsOriginValidator(URLRouter(websocket_urlpatterns)),
+    }
+)

@@ -1,0 +1,154 @@
+"""The settings table: every environment variable the platform reads, with its parser, default and meaning.
+
+One place, because the supervisor refuses unknown names, the docs table is generated from it, and
+Django's settings only copy values out of it. It imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PREFIX = "MLXPLATFORM_"
+
+
+class BadSetting(ValueError):
+    """A setting that cannot be used; the message is one sentence for a person."""
+
+
+def _flag(raw: str) -> bool:
+    if raw.lower() in {"1", "true", "yes", "on"}:
+        return True
+    if raw.lower() in {"0", "false", "no", "off"}:
+        return False
+    raise ValueError("use 1 or 0")
+
+
+def _port(raw: str) -> int:
+    value = int(raw)
+    if not 1 <= value <= 65535:
+        raise ValueError("use a number from 1 to 65535")
+    return value
+
+
+def _positive(raw: str) -> int:
+    value = int(raw)
+    if value < 1:
+        raise ValueError("use a whole number above 0")
+    return value
+
+
+def _natural(raw: str) -> int:
+    value = int(raw)
+    if value < 0:
+        raise ValueError("use 0 or a whole number above it")
+    return value
+
+
+def _seconds(raw: str) -> float:
+    value = float(raw)
+    if not 0 < value < float("inf"):
+        raise ValueError("use a number of seconds above 0")
+    return value
+
+
+def _list(raw: str) -> list[str]:
+    return [item.strip() for item in raw.split(",") if item.strip()]
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def parse(raw: str) -> str:
+        if raw not in allowed:
+            raise ValueError(f"use one of {', '.join(allowed)}")
+        return raw
+
+    return parse
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One variable. ``default`` is text, parsed like a value from the environment ("" stays "")."""
+
+    name: str
+    default: str
+    parse: Callable[[str], Any]
+    doc: str
+    short: str = ""
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("HOME", "./var", lambda raw: Path(raw).expanduser().absolute(), "Data directory: database, models, artefacts, logs."),
+    Setting("HOST", "127.0.0.1", str, "Address the web server binds. Any other than loopback needs a key first."),
+    Setting("PORT", "8000", _port, "Port the web server binds.", short="PORT"),
+    Setting("MODEL", "", str, "Id of the model to serve; empty: the starter model.", short="MODEL"),
+    Setting("HOST_ID", "local", str, "Name of this machine as a GPU host; unique on one broker."),
+    Setting("UNKNOWN_MODEL", "current", _one_of("current", "refuse"), "Unknown model names: answered by the current model, or refused with 404."),
+    Setting("AUTH", "auto", _one_of("auto", "required"), "auto: keyless on loopback until the first key exists. required: always a key."),
+    Setting("ALLOWED_HOSTS", "", _list, "More names this server may be called by, comma-separated, besides localhost."),
+    Setting("CORS_ORIGINS", "", _list, "Web origins allowed to call the API from a browser, comma-separated."),
+    Setting("MAX_BODY_MB", "10", _positive, "Largest JSON request body, MiB."),
+    Setting("MAX_FILE_MB", "512", _positive, "Largest uploaded file, MiB."),
+    Setting("SLOTS", "16", _positive, "Sequences the engine decodes at once."),
+    Setting("QUEUE_LIMIT", "64", _natural, "Interactive requests that may wait for a slot before 429."),
+    Setting("ROW_CHUNKS", "2", _positive, "Chunks of batch rows a host works on at once."),
+    Setting("CONTEXT", "0", _natural, "Context window in tokens; 0: what the model was made for."),
+    Setting("MEMORY_BUDGET_MB", "0", _natural, "Memory the engines may use, MiB; 0: decided from the machine."),
+    Setting("PREFILL_TARGET_MS", "100", _positive, "Longest prefill chunk while somebody waits for tokens, ms."),
+    Setting("PREFIX_CACHE_MB", "1024", _natural, "Prompt caches kept for reuse, MiB; 0: off."),
+    Setting("DTYPE", "auto", _one_of("auto", "float32", "bfloat16", "float16", "native"), "Weights in memory; auto: float32 on CPU, as stored on Metal."),
+    Setting("BLAS", "", str, "Path of a BLAS library for CPU engines; empty: the best one found."),
+    Setting("THREADS", "0", _natural, "BLAS threads of a CPU engine; 0: cores minus one."),
+    Setting("HEARTBEAT_SECONDS", "15", _seconds, "Longest silence on an event stream."),
+    Setting("RESUME_GRACE_SECONDS", "30", _seconds, "How long a stored stream runs on for a client that left."),
+    Setting("STORE", "1", _flag, "Keep response history."),
+    Setting("HISTORY_DAYS", "30", _positive, "Age at which response history is removed, days."),
+    Setting("HISTORY_MB", "1024", _positive, "Size at which the oldest response history is removed, MiB."),
+    Setting("LOG_LEVEL", "info", _one_of("debug", "info", "warning", "error"), "Least severe log line written."),
+    Setting("SECRET_KEY", "", str, "Django's signing key; empty: made once and kept in the data directory."),
+)
+
+#: Conventional names read beside the prefixed ones.
+CONVENTIONAL = {
+    "REDIS_URL": "Redis or Valkey to use; unset: an embedded Valkey is started.",
+    "DATABASE_URL": "Database to use; unset: SQLite in the data directory.",
+}
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Parsed settings by lower-case name, plus the two conventional URLs ("" when unset)."""
+
+    values: Mapping[str, Any]
+    redis_url: str
+    database_url: str
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.values[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def read(environ: Mapping[str, str] = os.environ) -> Environment:
+    """Parse the environment.
+
+    Raises:
+        BadSetting: a value that cannot be parsed, or an unknown ``MLXPLATFORM_`` name.
+    """
+    known = {PREFIX + setting.name for setting in SETTINGS}
+    unknown = sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
+    if unknown:
+        raise BadSetting(f"{unknown[0]} is not a setting. Known settings are listed in docs/reference/settings.md.")
+    values: dict[str, Any] = {}
+    for setting in SETTINGS:
+        raw = environ.get(PREFIX + setting.name, "")
+        if not raw and setting.short:
+            raw = environ.get(setting.short, "")
+        try:
+            values[setting.name.lower()] = setting.parse(raw or setting.default)
+        except ValueError as error:
+            raise BadSetting(f"{PREFIX}{setting.name}={raw!r} cannot be used: {error}.") from None
+    return Environment(values, environ.get("REDIS_URL", ""), environ.get("DATABASE_URL", ""))
