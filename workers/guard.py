@@ -54,7 +54,9 @@ def end_with_parent(on_end: Callable[[], None] | None = None, *, grace: float = 
                 pass
         except OSError:
             pass  # closed under us: the same news
-        threading.Timer(grace, os._exit, args=(1,)).start()
+        last_resort = threading.Timer(grace, os._exit, args=(1,))
+        last_resort.daemon = True
+        last_resort.start()
         if on_end is not None:
             on_end()
         else:

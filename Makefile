@@ -1,0 +1,54 @@
+# Everything a person types here. Written for make 3.81, which macOS ships.
+
+PY = .venv/bin/python
+PYTEST = $(PY) -m pytest
+PATHS = mlxplatform workers tests manage.py
+
+.PHONY: help run test drill bench lint format chromium clean install install-dev
+
+help:
+	@echo "make run        start the platform      (PORT=9000 MODEL=<id> make run)"
+	@echo "make test       all tests               (TESTS=tests/unit for a part)"
+	@echo "make drill      long fault drills: kill -9, broker loss, full disk"
+	@echo "make bench      measurements, printed as a table"
+	@echo "make lint       ruff, mypy, import directions"
+	@echo "make format     let ruff rewrite the sources"
+	@echo "make chromium   install the browser the browser tests drive"
+	@echo "make clean      remove .venv and caches; the data directory stays"
+
+install:
+	@sh requirements/install.sh run
+
+install-dev:
+	@sh requirements/install.sh dev
+
+run: install
+	@exec $(PY) -m workers.supervisor
+
+TESTS = tests
+
+test: install-dev
+	@$(PYTEST) $(TESTS) -m "not drill and not bench"
+
+drill: install-dev
+	@$(PYTEST) $(TESTS) -m drill
+
+bench: install-dev
+	@$(PYTEST) tests/benchmarks -m bench -s -q
+
+lint: install-dev
+	@$(PY) -m ruff format --check $(PATHS)
+	@$(PY) -m ruff check $(PATHS)
+	@$(PY) -m mypy
+	@.venv/bin/lint-imports
+
+format: install-dev
+	@$(PY) -m ruff check --fix $(PATHS)
+	@$(PY) -m ruff format $(PATHS)
+
+chromium:
+	@sh .ci/chromium
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .bench
+	find mlxplatform workers tests -name __pycache__ -type d -prune -exec rm -rf {} +
