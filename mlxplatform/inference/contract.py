@@ -109,7 +109,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     priority: Priority = "interactive"
     messages: list[Message] = []
     prompt: str | list[int] | None = None
-    inputs: list[str] | list[list[int]] | None = None
+    inputs: list[str | list[int]] | None = None
     labels: list[str] | None = None
     tools: list[Tool] = []
     tool_choice: str = "auto"
@@ -128,6 +128,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     stored: bool = False
     background: bool = False
     project: str = "default"
+    key_id: str = ""
 
 
 class Usage(msgspec.Struct, frozen=True, array_like=True):

@@ -1,0 +1,157 @@
+"""Who is asking: from the headers or the session of a request to one :class:`Identity`.
+
+Rules. A key may come as ``Authorization: Bearer`` or as ``x-api-key``; when both are sent, one valid key
+is enough (coding agents send both, one of them stale). No key: a signed-in person's session counts, with
+a CSRF token for anything that changes state. Neither: allowed only while no key was ever made, and only
+from this machine. It answers in refusals and knows no protocol.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.http import HttpRequest
+from rest_framework.authentication import CSRFCheck
+
+from mlxplatform.accounts import keys
+from mlxplatform.accounts.keys import Quota
+from mlxplatform.accounts.models import DEFAULT_PROJECT, ApiKey
+from mlxplatform.accounts.scopes import ADMIN, ROLES, SCOPES, grants, needed
+from mlxplatform.inference.contract import Refusal
+
+#: Seconds a key check is remembered in this process; a revoked key may live on for this long.
+_REMEMBER = 2.0
+#: Most key checks remembered at once.
+_REMEMBER_COUNT = 4096
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who asks, for which project, and what they may do."""
+
+    actor: str
+    project: str
+    scopes: frozenset[str]
+    key_id: str = ""
+    quota: Quota = Quota()
+
+    @property
+    def is_admin(self) -> bool:
+        return ADMIN in self.scopes
+
+
+#: The single user of a machine on which no key exists.
+LOCAL = Identity("local", DEFAULT_PROJECT, frozenset(SCOPES))
+
+_known: dict[str, tuple[float, Identity]] = {}
+_keyless: tuple[float, bool] = (0.0, False)
+
+
+def forget() -> None:
+    """Drop what this process remembers about keys, after a change made here."""
+    global _keyless
+    _known.clear()
+    _keyless = (0.0, False)
+
+
+async def identify(request: HttpRequest) -> Identity:
+    """The identity behind ``request``.
+
+    Raises:
+        Refusal: 401 without valid credentials, 403 without the scope or the CSRF token.
+    """
+    offered = offered_keys(request)
+    identity = await _by_keys(offered) if offered else None
+    if identity is None:
+        identity = await _by_session(request)
+    if identity is None and await sync_to_async(_is_open)():
+        identity = LOCAL if is_loopback(request) else None
+    if identity is None:
+        message = "Incorrect API key provided." if offered else "An API key is needed: send Authorization: Bearer <key> or x-api-key."
+        raise Refusal(401, "invalid_api_key", message)
+    scope = needed(request.method or "GET", request.path)
+    if not grants(tuple(identity.scopes), scope):
+        raise Refusal(403, "missing_scope", f"This key lacks the scope '{scope}'.")
+    return identity
+
+
+def offered_keys(request: HttpRequest) -> list[str]:
+    """Secrets sent with the request, in the order they are tried."""
+    found = []
+    scheme, _, value = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and value.strip():
+        found.append(value.strip())
+    if value := request.headers.get("x-api-key", "").strip():
+        found.append(value)
+    return found
+
+
+def is_loopback(request: HttpRequest) -> bool:
+    """Whether the socket's peer is this machine. Forwarding headers are not believed."""
+    try:
+        return ipaddress.ip_address(request.META.get("REMOTE_ADDR", "")).is_loopback
+    except ValueError:
+        return False
+
+
+async def _by_keys(offered: list[str]) -> Identity | None:
+    now = time.monotonic()
+    missing = []
+    for secret in offered:
+        mark = keys.digest(secret)
+        remembered = _known.get(mark)
+        if remembered and remembered[0] > now:
+            return remembered[1]
+        missing.append((mark, secret))
+    for mark, secret in missing:
+        key = await sync_to_async(keys.find)(secret)
+        if key is not None:
+            if len(_known) >= _REMEMBER_COUNT:
+                _known.clear()
+            identity = _of_key(key)
+            _known[mark] = (now + _REMEMBER, identity)
+            return identity
+    return None
+
+
+def _of_key(key: ApiKey) -> Identity:
+    quota = Quota(key.requests_per_minute, key.tokens_per_day, key.concurrency, key.storage_bytes)
+    return Identity(f"key:{key.id}", key.project, frozenset(key.scopes), key.id, quota)
+
+
+async def _by_session(request: HttpRequest) -> Identity | None:
+    if settings.SESSION_COOKIE_NAME not in request.COOKIES:
+        return None
+    return await sync_to_async(_of_session)(request)
+
+
+def _of_session(request: HttpRequest) -> Identity | None:
+    user: Any = getattr(request, "user", None)
+    if user is None or not user.is_authenticated or not user.is_active:
+        return None
+    check = CSRFCheck(lambda _: None)
+    check.process_request(request)
+    if reason := check.process_view(request, None, (), {}):
+        raise Refusal(403, "csrf_failed", f"Cross-site protection: {reason}")
+    if user.is_superuser:
+        scopes = frozenset(SCOPES)
+    else:
+        groups = user.groups.values_list("name", flat=True)
+        scopes = frozenset(scope for name in groups for scope in ROLES.get(name, ()))
+    return Identity(f"user:{user.get_username()}", DEFAULT_PROJECT, scopes)
+
+
+def _is_open() -> bool:
+    """Whether this machine may still be used without a key."""
+    global _keyless
+    until, value = _keyless
+    now = time.monotonic()
+    if until <= now:
+        value = settings.ENV.auth == "auto" and not keys.any_key_exists()
+        _keyless = (now + _REMEMBER, value)
+    return value

@@ -1,0 +1,75 @@
+"""What a key or a person may do: scopes, the roles made of them, and the scope each request needs.
+
+Pure data and one function of it; it knows no database and no HTTP library.
+"""
+
+from __future__ import annotations
+
+INFERENCE = "inference"
+READ = "read"
+WRITE = "write"
+ADMIN = "admin"
+
+#: Every scope with what it opens, as shown by the API and the pages.
+SCOPES = {
+    INFERENCE: "Ask models: chat, completions, responses, messages, embeddings, decisions.",
+    READ: "See jobs, files, batches, datasets, models, usage of the own project.",
+    WRITE: "Submit, cancel and delete jobs, files, batches, datasets, schedules of the own project.",
+    ADMIN: "Everything, in every project, and the keys themselves.",
+}
+
+#: What a key may do when its maker names no scopes.
+DEFAULT_SCOPES = (INFERENCE, READ, WRITE)
+
+#: Groups of people; each is a Django group of the same name.
+ROLES: dict[str, tuple[str, ...]] = {
+    "admin": (INFERENCE, READ, WRITE, ADMIN),
+    "operator": (INFERENCE, READ, WRITE),
+    "member": (INFERENCE, READ, WRITE),
+    "viewer": (READ,),
+}
+
+#: POST paths that ask a model rather than change something of the platform's.
+_INFERENCE_PREFIXES = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v1/decisions",
+    "/v1/systemone",
+    "/v1/audio",
+    "/v1/moderations",
+    "/api/chat",
+    "/api/generate",
+    "/api/embed",
+    "/api/show",
+)
+#: Batches live under inference prefixes but are durable work.
+_WRITE_PREFIXES = ("/v1/messages/batches",)
+_ADMIN_PREFIXES = ("/api/keys", "/api/audit")
+
+_SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
+
+
+def needed(method: str, path: str) -> str:
+    """The scope a request needs, by method and path."""
+    if _under(path, _ADMIN_PREFIXES):
+        return ADMIN
+    if method in _SAFE_METHODS:
+        return READ
+    if _under(path, _INFERENCE_PREFIXES) and not _under(path, _WRITE_PREFIXES):
+        return INFERENCE
+    return WRITE
+
+
+def grants(held: frozenset[str] | tuple[str, ...], scope: str) -> bool:
+    """Whether ``held`` opens ``scope``. An inference key may read: SDKs list models before they ask."""
+    if ADMIN in held or scope in held:
+        return True
+    return scope == READ and INFERENCE in held
+
+
+def _under(path: str, prefixes: tuple[str, ...]) -> bool:
+    return any(path == prefix or path.startswith(prefix + "/") for prefix in prefixes)
