@@ -138,12 +138,17 @@ def _of_session(request: HttpRequest) -> Identity | None:
     check.process_request(request)
     if reason := check.process_view(request, None, (), {}):
         raise Refusal(403, "csrf_failed", f"Cross-site protection: {reason}")
+    return Identity(f"user:{user.get_username()}", DEFAULT_PROJECT, user_scopes(user))
+
+
+def user_scopes(user: Any) -> frozenset[str]:
+    """What a signed-in person may do: everything for a superuser, else what their groups allow."""
+    if not user.is_active:
+        return frozenset()
     if user.is_superuser:
-        scopes = frozenset(SCOPES)
-    else:
-        groups = user.groups.values_list("name", flat=True)
-        scopes = frozenset(scope for name in groups for scope in ROLES.get(name, ()))
-    return Identity(f"user:{user.get_username()}", DEFAULT_PROJECT, scopes)
+        return frozenset(SCOPES)
+    groups = user.groups.values_list("name", flat=True)
+    return frozenset(scope for name in groups for scope in ROLES.get(name, ()))
 
 
 def _is_open() -> bool:

@@ -1,0 +1,35 @@
+/* Loaded on every page: answers confirm questions before dangerous forms are sent, and fills live spots.
+   An element with data-live="/url" is refreshed from that page's element with the same id. */
+for (const form of document.querySelectorAll("form[data-confirm]")) {
+  form.addEventListener("submit", (event) => {
+    if (!window.confirm(form.dataset.confirm)) event.preventDefault();
+  });
+}
+
+for (const box of document.querySelectorAll("input[data-check-all]")) {
+  box.addEventListener("change", () => {
+    for (const other of document.querySelectorAll(`input[name="${box.dataset.checkAll}"]`)) other.checked = box.checked;
+  });
+}
+
+const live = document.querySelectorAll("[data-live]");
+const LIVE_MS = 2000;
+
+async function refresh(element) {
+  const answer = await fetch(element.dataset.live || location.href, { headers: { Accept: "text/html" } });
+  if (!answer.ok || answer.redirected) return;
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const fresh = page.getElementById(element.id);
+  if (fresh && !element.contains(document.activeElement)) element.replaceChildren(...fresh.childNodes);
+}
+
+if (live.length) {
+  setInterval(() => {
+    if (document.hidden) return;
+    for (const element of live) refresh(element).catch(() => {});
+  }, LIVE_MS);
+}
+
+export function csrfToken() {
+  return document.querySelector("meta[name=csrf-token]").content;
+}

@@ -1,0 +1,61 @@
+"""Template tags of the console: the navigation, sizes and ages a person can read."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django import template
+from django.urls import reverse
+from django.utils import timezone
+
+from mlxplatform.console.navigation import SECTIONS
+
+register = template.Library()
+
+_UNITS = ("B", "KB", "MB", "GB", "TB")
+
+
+@register.inclusion_tag("console/navigation.html", takes_context=True)
+def navigation(context: template.Context) -> dict[str, Any]:
+    path = context["request"].path
+    sections = []
+    for section in SECTIONS:
+        links = []
+        for link in section.links:
+            url = reverse(link.route)
+            links.append({"label": link.label, "url": url, "current": path == url})
+        sections.append({"name": section.name, "links": links})
+    return {"sections": sections}
+
+
+@register.filter
+def size(value: Any) -> str:
+    """Bytes as a person reads them: 1536 is 1.5 KB."""
+    if value in (None, ""):
+        return "–"
+    amount = float(value)
+    for unit in _UNITS:
+        if amount < 1024 or unit == _UNITS[-1]:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return ""
+
+
+@register.filter
+def age(value: datetime | None) -> str:
+    """How long ago, in one unit: 90 seconds is 1 min ago."""
+    if value is None:
+        return "–"
+    seconds = (timezone.now() - value).total_seconds()
+    suffix = "ago" if seconds >= 0 else "from now"
+    seconds = abs(seconds)
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit} {suffix}"
+    return f"{int(seconds)} s {suffix}"
+
+
+@register.filter
+def percent(value: Any) -> str:
+    return f"{float(value or 0) * 100:.0f} %"
