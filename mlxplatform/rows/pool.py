@@ -1,0 +1,198 @@
+"""Many calls of one job in flight: gathered into chunks, waited for, each answered once.
+
+Coroutines await :meth:`RowPool.call`, as many at a time as the window allows; a dispatcher gathers what they
+ask into chunk messages, a collector resolves them from SQL when the gpu side says that there is more, and
+once a second without being told. Asking again for a call that SQL has finished answers from there.
+Cancellation, pause and loss of the job come from ``ctx.check()`` and end every waiting call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+import structlog
+
+from mlxplatform.broker import queues
+from mlxplatform.broker.connections import BROKER_ERRORS, async_client
+from mlxplatform.rows import chunks
+from mlxplatform.rows.contract import RowRequest, RowResult
+from mlxplatform.rows.placing import host_for
+from mlxplatform.rows.sending import send
+from mlxplatform.rows.sqlthread import SqlThread
+
+log = structlog.get_logger(__name__)
+
+#: Calls in one chunk message: enough that a message costs nothing per call, few enough to spread over hosts.
+CHUNK_SIZE = 32
+#: Calls one job keeps in flight: several chunks, so that stragglers of one never leave the engine's slots empty.
+WINDOW = 256
+#: Seconds to gather calls: short while the host may run dry, longer while it has plenty to do.
+LINGER_IDLE, LINGER_BUSY = 0.02, 0.3
+#: Seconds between looks at SQL when nobody says that there is more.
+POLL = 1.0
+
+
+class Context(Protocol):
+    """What rows need of a job's context."""
+
+    @property
+    def job_id(self) -> str: ...
+
+    def check(self) -> None: ...
+
+
+class RowPool:
+    """Async context manager. ``sql`` runs a function on the pool's database thread."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        *,
+        ancestors: Sequence[str] = (),
+        window: int = WINDOW,
+        chunk_size: int = CHUNK_SIZE,
+        sql: SqlThread | None = None,
+    ) -> None:
+        self._ctx = ctx
+        self._job = ctx.job_id
+        self._ancestors = tuple(ancestors)
+        self._chunk_size = chunk_size
+        self._room = asyncio.Semaphore(window)
+        self._incoming: list[RowRequest] = []
+        self._asked = asyncio.Event()
+        self._futures: dict[str, asyncio.Future[RowResult]] = {}
+        self._waiting: dict[int, str] = {}
+        self._own_sql = sql is None
+        self.sql = sql or SqlThread(self._job)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._failure: BaseException | None = None
+
+    async def __aenter__(self) -> Self:
+        self._tasks = [asyncio.create_task(self._guarded(self._dispatch)), asyncio.create_task(self._guarded(self._collect))]
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._waiting:
+            await self.sql(chunks.cancel_job, self._job)
+        self._fail(self._failure or asyncio.CancelledError())
+        if self._own_sql:
+            await self.sql.close()
+
+    async def call(self, row: RowRequest) -> RowResult:
+        """The one outcome of this call. A failed call is a result with an error, not an exception."""
+        async with self._room:
+            if self._failure is not None:
+                raise self._failure
+            if row.key in self._futures:
+                raise ValueError(f"the call {row.key} is already in flight")
+            future: asyncio.Future[RowResult] = asyncio.get_running_loop().create_future()
+            self._futures[row.key] = future
+            self._incoming.append(row)
+            self._asked.set()
+            try:
+                return await future
+            finally:
+                self._futures.pop(row.key, None)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._waiting)
+
+    async def _guarded(self, loop: Callable[[], Awaitable[None]]) -> None:
+        """Run a loop; what ends it ends every waiting call, so that no coroutine hangs."""
+        try:
+            await loop()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            # Not swallowed: every waiting call raises it.
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        for future in self._futures.values():
+            if not future.done():
+                future.set_exception(error) if not isinstance(error, asyncio.CancelledError) else future.cancel()
+
+    async def _dispatch(self) -> None:
+        while True:
+            await self._asked.wait()
+            await self._gather()
+            wave, self._incoming = self._incoming[: self._chunk_size * 2], self._incoming[self._chunk_size * 2 :]
+            if not self._incoming:
+                self._asked.clear()
+            if not wave:
+                continue
+            host = await self.sql(host_for, wave[0].request.model)
+            admission = await self.sql(
+                chunks.admit, self._job, host, wave, ancestors=self._ancestors, chunk_size=self._chunk_size
+            )
+            self._waiting.update(admission.waiting)
+            for result in admission.finished:
+                self._resolve(result)
+            if admission.sendings:
+                await self.sql(send, admission.sendings)
+
+    async def _gather(self) -> None:
+        """Wait a moment for more calls, longer while the host has enough to do anyway."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        while len(self._incoming) < self._chunk_size:
+            linger = LINGER_BUSY if len(self._waiting) >= self._chunk_size else LINGER_IDLE
+            left = started + linger - loop.time()
+            if left <= 0:
+                return
+            await asyncio.sleep(min(left, LINGER_IDLE))
+
+    async def _collect(self) -> None:
+        signals = _Signals(self._job)
+        try:
+            while True:
+                await signals.wait(POLL)
+                await self.sql(self._ctx.check)
+                if not self._waiting:
+                    continue
+                for call_id, result in await self.sql(chunks.finished_among, list(self._waiting)):
+                    self._waiting.pop(call_id, None)
+                    self._resolve(result)
+        finally:
+            await signals.close()
+
+    def _resolve(self, result: RowResult) -> None:
+        future = self._futures.get(result.key)
+        if future is not None and not future.done():
+            future.set_result(result)
+
+
+class _Signals:
+    """The job's "there is more" channel, with a plain sleep for as long as the broker is away."""
+
+    def __init__(self, job: str) -> None:
+        self._channel = queues.rows_channel(job)
+        self._pubsub = async_client().pubsub(ignore_subscribe_messages=True)
+        self._subscribed = False
+
+    async def wait(self, seconds: float) -> None:
+        try:
+            if not self._subscribed:
+                await self._pubsub.subscribe(self._channel)
+                self._subscribed = True
+            if await self._pubsub.get_message(timeout=seconds) is not None:
+                while await self._pubsub.get_message(timeout=0) is not None:
+                    pass
+        except BROKER_ERRORS as error:
+            log.debug("rows.signals_lost", error=str(error))
+            self._subscribed = False
+            await asyncio.sleep(seconds)
+
+    async def close(self) -> None:
+        try:
+            await self._pubsub.aclose()  # type: ignore[no-untyped-call]
+        except BROKER_ERRORS:
+            return
