@@ -1,0 +1,317 @@
+"""The engine: our own waiting lines in front of the batch, one turn at a time.
+
+One thread owns a :class:`Core`; every mlx call happens inside it. A turn admits what may run now, prefills
+one chunk, decodes one token for everybody and returns one :class:`~workers.engine.protocol.Step`. Whatever
+goes wrong in a turn, the generator is rebuilt and every sequence continues from its tokens: an exception in
+the middle of a step leaves the KV cache one ahead of the tokens, and the survivors would go on with wrong
+text without any error.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from workers.engine import batch as batching
+from workers.engine import schedule
+from workers.engine.protocol import Broken, Ended, Progress, Start, Step, Token
+from workers.engine.sequence import Sequence
+
+log = structlog.get_logger(__name__)
+
+#: Prompts prefilled together.
+PREFILL_GROUP = 8
+#: First guess of the prefill speed, tokens per second, until one was measured.
+FIRST_PREFILL_RATE = 300.0
+#: Weight of a new measurement of the prefill speed.
+RATE_WEIGHT = 0.3
+
+
+@dataclass(frozen=True)
+class Limits:
+    """``prefill_target`` in seconds; ``context`` tokens of the model's window."""
+
+    slots: int = 16
+    prefill_target: float = 0.1
+    row_share: int = 0
+    context: int = 2048
+
+
+class Core:
+    """Waiting lines, the batch, and what connects them."""
+
+    def __init__(self, model: Any, chooser: batching.Chooser, limits: Limits, *, prefix: Any = None):
+        self.model = model
+        self.limits = limits
+        self.prefix = prefix
+        self._chooser = chooser
+        self._interactive: deque[Sequence] = deque()
+        self._rows: deque[Sequence] = deque()
+        self._running: dict[int, Sequence] = {}
+        self._sequences: dict[int, Sequence] = {}
+        self._stops: dict[tuple[int, ...], batching.StopSequences] = {}
+        self._rate = FIRST_PREFILL_RATE
+        self._pending: list[Broken] = []
+        self._failures = 0
+        self.rebuilds = 0
+        self.preemptions = 0
+        self.prefilled_tokens = 0
+        self.emitted_tokens = 0
+        self._batch = self._new_batch()
+
+    # -- orders ------------------------------------------------------------------------------------------
+
+    def start(self, order: Start) -> None:
+        """Put a sequence at the end of its line."""
+        if not order.prompt or order.max_tokens <= len(order.emitted):
+            self._pending.append(Broken(order.seq, "invalid_prompt", "The prompt is empty or nothing is left to generate.", 400))
+            return
+        sequence = Sequence(order, list(order.emitted))
+        self._sequences[order.seq] = sequence
+        (self._rows if sequence.is_row else self._interactive).append(sequence)
+
+    def cancel(self, seq: int) -> None:
+        """Forget a sequence wherever it is. A prefill that got somewhere leaves its cache behind."""
+        sequence = self._sequences.pop(seq, None)
+        if sequence is None:
+            return
+        if sequence.uid is not None:
+            self._take_out(sequence, keep=self.prefix is not None)
+            if self.prefix is not None and sequence.cache is not None:
+                self.prefix.keep(sequence.order.adapter, sequence.tokens[: sequence.covered], sequence.cache)
+        for line in (self._interactive, self._rows):
+            if sequence in line:
+                line.remove(sequence)
+
+    @property
+    def idle(self) -> bool:
+        return not self._sequences and not self._pending
+
+    # -- one turn ----------------------------------------------------------------------------------------
+
+    def step(self) -> Step:
+        """One turn. Never raises for what a single sequence did."""
+        broken, self._pending = self._pending, []
+        self._admit(broken)
+        if not self._running:
+            return Step([], broken=broken)
+        chunk = schedule.chunk_tokens(self._standings(), self._rate, self.limits.prefill_target)
+        self._batch.set_prefill_tokens(chunk)
+        tokens_before, seconds_before = self._batch.prefill_counters
+        try:
+            prompts, responses = self._batch.next()
+        except Exception as error:  # whatever a model or kernel raises: the batch is unusable, its sequences are not
+            log.exception("engine.step_failed", sequences=len(self._running))
+            broken += self._recover(error)
+            return Step([], broken=broken)
+        self._failures = 0
+        tokens, seconds = self._batch.prefill_counters
+        self._measure(tokens - tokens_before, seconds - seconds_before)
+        return self._report(prompts, responses, broken)
+
+    def _report(self, prompts: list[Any], responses: list[Any], broken: list[Broken]) -> Step:
+        tokens: list[Token] = []
+        ended: list[Ended] = []
+        progress: list[Progress] = []
+        by_uid = {sequence.uid: sequence for sequence in self._running.values()}
+        for response in prompts:
+            sequence = by_uid[response.uid]
+            self._on_prefill(sequence, response, progress)
+        for response in responses:
+            sequence = by_uid[response.uid]
+            sequence.alone = False
+            fault = sequence.row.fault
+            if fault is not None:
+                broken.append(Broken(sequence.seq, "engine_failed", fault, 500))
+                self._drop(sequence, finished=response.finish_reason is not None)
+                continue
+            if response.finish_reason != "stop":
+                sequence.emitted.append(response.token)
+                tokens.append(self._token(sequence, response))
+            if response.finish_reason is not None:
+                ended.append(Ended(sequence.seq, response.finish_reason))
+                if self.prefix is not None:
+                    self.prefix.keep(sequence.order.adapter, response.all_tokens, response.prompt_cache)
+                self._drop(sequence, finished=True)
+        self.emitted_tokens += len(tokens)
+        return Step(tokens, progress, ended, broken)
+
+    def _on_prefill(self, sequence: Sequence, response: Any, progress: list[Progress]) -> None:
+        done, total = response.progress
+        covered = len(sequence.tokens) - total
+        sequence.decoding = response.end_of_prompt
+        progress.append(Progress(sequence.seq, covered + done, covered + total, sequence.reused or 0))
+        boundary = sequence.order.boundary
+        if self.prefix is not None and response.end_of_segment and not response.end_of_prompt and covered + done == boundary:
+            cache, tokens = self._batch.extract_cache([sequence.uid])[sequence.uid]
+            self.prefix.keep(sequence.order.adapter, tokens, cache)
+
+    @staticmethod
+    def _token(sequence: Sequence, response: Any) -> Token:
+        if response.logprobs is None:
+            return Token(sequence.seq, response.token)
+        chosen, ids, values = response.logprobs
+        top = None if ids is None else list(zip(ids.tolist(), values.tolist(), strict=True))
+        return Token(sequence.seq, response.token, chosen.item(), top)
+
+    def _measure(self, tokens: int, seconds: float) -> None:
+        self.prefilled_tokens += tokens
+        if tokens >= schedule.CHUNK_FLOOR and seconds > 0:
+            self._rate += RATE_WEIGHT * (tokens / seconds - self._rate)
+
+    # -- moving sequences --------------------------------------------------------------------------------
+
+    def _standings(self) -> list[schedule.Standing]:
+        return [schedule.Standing(s.seq, s.is_row, s.decoding) for s in self._running.values()]
+
+    def _admit(self, broken: list[Broken]) -> None:
+        if any(sequence.alone for sequence in self._running.values()):
+            return
+        suspects = [line for line in (self._interactive, self._rows) if line and line[0].alone]
+        if suspects:
+            if not self._running:
+                self._insert(suspects[0].popleft(), broken)
+            return
+        turn = schedule.plan(
+            self._standings(), len(self._interactive), len(self._rows), self.limits.slots, self.limits.row_share
+        )
+        for seq in turn.preempt:
+            sequence = self._running[seq]
+            self._take_out(sequence, keep=True)
+            sequence.preempted += 1
+            self.preemptions += 1
+            self._rows.appendleft(sequence)
+        for line, count in ((self._interactive, turn.admit_interactive), (self._rows, turn.admit_rows)):
+            for _ in range(count):
+                self._insert(line.popleft(), broken)
+
+    def _insert(self, sequence: Sequence, broken: list[Broken]) -> None:
+        """Give a sequence to the generator, reusing what cache there is. One token is always left to feed."""
+        tokens = sequence.tokens
+        cache, covered = self._reusable(sequence, tokens)
+        order = sequence.order
+        sequence.cache, sequence.covered = None, 0
+        if sequence.reused is None:
+            sequence.reused = min(covered, len(order.prompt))
+        sequence.row = batching.Row(
+            sequence.seq,
+            order.sampling,
+            tokens[:-1],
+            len(order.prompt),
+            drawn=len(sequence.emitted),
+            logprobs=order.logprobs,
+        )
+        boundary = order.boundary or 0
+        rest = tokens[covered:]
+        segments = [rest]
+        if self.prefix is not None and covered < boundary < len(tokens):
+            segments = [rest[: boundary - covered], rest[boundary - covered :]]
+        try:
+            (sequence.uid,) = self._batch.insert_segments(
+                [segments],
+                max_tokens=[sequence.tokens_left],
+                caches=[cache] if cache is not None else None,
+                all_tokens=[tokens[:covered]],
+                samplers=[sequence.row],
+                stop_sequences=[self._stop(order.eos)],
+            )
+        except ValueError as error:
+            log.warning("engine.insert_refused", seq=sequence.seq, reason=str(error))
+            broken.append(Broken(sequence.seq, "engine_failed", "The engine cannot run this request.", 500))
+            self._sequences.pop(sequence.seq, None)
+            return
+        sequence.decoding = False
+        self._running[sequence.seq] = sequence
+
+    def _reusable(self, sequence: Sequence, tokens: list[int]) -> tuple[list[Any] | None, int]:
+        """A cache for a true prefix of ``tokens`` and its length."""
+        cache, covered = sequence.cache, sequence.covered
+        if cache is None and self.prefix is not None:
+            cache, covered = self.prefix.fetch(sequence.order.adapter, tokens)
+        if cache is None:
+            return None, 0
+        excess = covered - (len(tokens) - 1)
+        if excess > 0:
+            if not batching.can_trim_prompt_cache(cache):
+                return None, 0
+            batching.trim_prompt_cache(cache, excess)
+            covered -= excess
+        if covered <= 0 or not all(hasattr(layer, "merge") for layer in cache):
+            return None, 0
+        return cache, covered
+
+    def _stop(self, eos: list[int]) -> batching.StopSequences:
+        key = tuple(eos)
+        if key not in self._stops:
+            self._stops[key] = batching.StopSequences([[token] for token in eos])
+        return self._stops[key]
+
+    def _take_out(self, sequence: Sequence, *, keep: bool) -> None:
+        """Remove a running sequence from the generator, with its cache when ``keep``."""
+        uid = sequence.uid
+        taken = self._batch.remove([uid], return_prompt_caches=keep)
+        if keep and uid in taken:
+            cache, known = taken[uid]
+            if known and cache:
+                sequence.cache, sequence.covered = cache, len(known)
+        self._running.pop(sequence.seq, None)
+        sequence.uid, sequence.decoding = None, False
+
+    def _drop(self, sequence: Sequence, *, finished: bool) -> None:
+        if not finished:
+            self._batch.remove([sequence.uid])
+        self._running.pop(sequence.seq, None)
+        self._sequences.pop(sequence.seq, None)
+
+    # -- failure -----------------------------------------------------------------------------------------
+
+    def _new_batch(self) -> batching.Batch:
+        return batching.Batch(
+            self.model, self._chooser, slots=self.limits.slots, prefill_group=PREFILL_GROUP, prefill_tokens=schedule.CHUNK_CAP
+        )
+
+    def _recover(self, error: Exception) -> list[Broken]:
+        """Rebuild the generator. At a second failure in a row its sequences run one by one; the culprit ends."""
+        self.rebuilds += 1
+        self._failures += 1
+        survivors = list(self._running.values())
+        self._running.clear()
+        self._batch.close()
+        self._batch = self._new_batch()
+        broken: list[Broken] = []
+        if self._failures > 1 and len(survivors) == 1:
+            (culprit,) = survivors
+            self._sequences.pop(culprit.seq, None)
+            log.error("engine.sequence_given_up", seq=culprit.seq, error=type(error).__name__)
+            self._failures = 0
+            return [Broken(culprit.seq, "engine_failed", "The engine failed on this request.", 500)]
+        for sequence in reversed(survivors):
+            sequence.uid, sequence.cache, sequence.covered, sequence.decoding = None, None, 0, False
+            sequence.alone = self._failures > 1
+            (self._rows if sequence.is_row else self._interactive).appendleft(sequence)
+        return broken
+
+    # -- figures -----------------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, float]:
+        interactive = sum(not s.is_row for s in self._running.values())
+        return {
+            "active": len(self._running),
+            "active_interactive": interactive,
+            "active_rows": len(self._running) - interactive,
+            "waiting_interactive": len(self._interactive),
+            "waiting_rows": len(self._rows),
+            "prefill_tokens_per_s": round(self._rate, 1),
+            "prefilled_tokens": self.prefilled_tokens,
+            "emitted_tokens": self.emitted_tokens,
+            "preemptions": self.preemptions,
+            "rebuilds": self.rebuilds,
+            "kv_bytes": self._batch.kv_bytes,
+        }
+
+    def close(self) -> None:
+        self._batch.close()
+

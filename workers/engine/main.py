@@ -1,0 +1,196 @@
+"""An engine child: one model, one batch, one socket. Started by exec as ``python -m workers.engine.main``.
+
+Three threads, each with one duty. The main thread owns every mlx call and looks at its inbox before every
+step (mlx_lm.server looks each half second while it decodes: 363 against 11 ms to the first token of a late
+short request). The inbox thread reads orders from the socket. The outbox thread writes reports, so that a
+slow reader never delays a step. When the socket closes, the gpu process is gone and the child ends too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from workers.engine import platform, protocol
+
+log = structlog.get_logger("workers.engine")
+
+#: Seconds between two Stats reports while the engine works.
+STATS_INTERVAL = 1.0
+#: Seconds the idle main thread sleeps at most before it looks at its deadline again.
+IDLE_WAIT = 1.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line; see :func:`parse`."""
+
+    fd: int
+    model_dir: Path
+    dtype: str
+    blas: str
+    threads: int
+    slots: int
+    row_share: int
+    prefill_ms: int
+    prefix_mb: int
+    prefix_dir: str
+    budget: int
+    context: int
+
+
+def parse(argv: list[str]) -> Options:
+    parser = argparse.ArgumentParser("workers.engine.main")
+    parser.add_argument("--fd", type=int, required=True, help="inherited socket to the gpu process")
+    parser.add_argument("--model-dir", type=Path, required=True)
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--blas", default="")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--slots", type=int, default=16)
+    parser.add_argument("--row-share", type=int, default=0)
+    parser.add_argument("--prefill-ms", type=int, default=100)
+    parser.add_argument("--prefix-mb", type=int, default=1024)
+    parser.add_argument("--prefix-dir", default="")
+    parser.add_argument("--budget", type=int, default=0, help="bytes all engines may use")
+    parser.add_argument("--context", type=int, default=2048)
+    return Options(**vars(parser.parse_args(argv)))
+
+
+class Outbox(threading.Thread):
+    """Writes reports in order; drops them once the socket is closed."""
+
+    def __init__(self, sock: socket.socket):
+        super().__init__(name="outbox", daemon=True)
+        self._sock = sock
+        self._queue: queue.SimpleQueue[protocol.Report | None] = queue.SimpleQueue()
+
+    def put(self, report: protocol.Report) -> None:
+        self._queue.put(report)
+
+    def run(self) -> None:
+        while (report := self._queue.get()) is not None:
+            try:
+                self._sock.sendall(protocol.pack(report))
+            except OSError:
+                return
+
+    def finish(self) -> None:
+        """Write what is left, then end."""
+        self._queue.put(None)
+        self.join()
+
+
+class Inbox(threading.Thread):
+    """Reads orders. A closed socket is an order to quit."""
+
+    def __init__(self, sock: socket.socket):
+        super().__init__(name="inbox", daemon=True)
+        self._reader = protocol.Reader(sock, upwards=False)
+        self._queue: queue.SimpleQueue[protocol.Order] = queue.SimpleQueue()
+
+    def run(self) -> None:
+        while (order := self._reader.read()) is not None:
+            self._queue.put(order)
+        self._queue.put(protocol.Quit())
+
+    def take(self, *, wait: float) -> list[protocol.Order]:
+        """All orders there are; blocks up to ``wait`` seconds for the first."""
+        orders: list[protocol.Order] = []
+        try:
+            orders.append(self._queue.get(timeout=wait) if wait else self._queue.get_nowait())
+            while True:
+                orders.append(self._queue.get_nowait())
+        except queue.Empty:
+            return orders
+
+
+def _loop(core: Any, side: Any, inbox: Inbox, outbox: Outbox) -> None:
+    """Serve orders until told to quit. ``side`` answers what is not generation (vectors, scores, adapters)."""
+    deadline, reported, quitting = 0.0, 0.0, False
+    while not quitting:
+        late = bool(deadline) and time.monotonic() > deadline
+        idle = core.idle and side.idle
+        for order in inbox.take(wait=IDLE_WAIT if idle or late else 0):
+            match order:
+                case protocol.Start():
+                    core.start(order)
+                case protocol.Cancel():
+                    core.cancel(order.seq)
+                    side.cancel(order.seq)
+                case protocol.Deadline():
+                    deadline = order.monotonic
+                case protocol.Quit():
+                    quitting = True
+                case _:
+                    side.order(order)
+        now = time.monotonic()
+        if quitting or (deadline and now > deadline):
+            continue
+        if not side.idle:
+            for report in side.step():
+                outbox.put(report)
+        if not core.idle:
+            step = core.step()
+            if step.tokens or step.progress or step.ended or step.broken:
+                outbox.put(step)
+        if now - reported >= STATS_INTERVAL or (core.idle and not idle):
+            reported = now
+            outbox.put(protocol.Stats({**core.stats(), **side.stats(), "rss_bytes": platform.resident_bytes()}))
+
+
+def run(options: Options) -> int:
+    """The child's life. Returns the exit status: 0 in order, 3 when the model cannot be loaded."""
+    began = time.perf_counter()
+    sock = socket.socket(fileno=options.fd)
+    outbox = Outbox(sock)
+    outbox.start()
+    machine = platform.prepare(options.blas, options.threads)
+
+    from workers.engine import loading
+    from workers.engine.resident import Resident
+
+    try:
+        resident = Resident.load(options, machine)
+    except loading.CannotLoad as error:
+        log.error("engine.load_failed", reason=str(error), cause=repr(error.__cause__))
+        outbox.put(protocol.LoadFailed(str(error), repr(error.__cause__)))
+        outbox.finish()
+        return 3
+    inbox = Inbox(sock)
+    inbox.start()
+    outbox.put(protocol.Ready({**resident.facts, "pid": os.getpid(), "seconds": round(time.perf_counter() - began, 3)}))
+    try:
+        _loop(resident.core, resident.side, inbox, outbox)
+    finally:
+        outbox.finish()
+        resident.close()
+        del resident
+        platform.give_memory_back()
+        import mlx.core as mx
+
+        mx.clear_streams()
+    return 0
+
+
+def main() -> None:
+    # Ctrl-C reaches the whole foreground group; the gpu process decides when its children end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    status = run(parse(sys.argv[1:]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

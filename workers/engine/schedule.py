@@ -1,0 +1,79 @@
+"""Who runs: pure decisions over counts, without mlx.
+
+Interactive sequences come first, first in first out. Rows use the slots interactive work leaves free; when
+an interactive sequence finds no free slot, the row that started last gives up its place (it keeps its cache
+and loses nothing but time). While an interactive prompt is being prefilled, rows do not prefill beside it.
+``row_share`` slots (default 0) are kept from pre-emption, so that rows never stop entirely when configured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Listing
+from dataclasses import dataclass
+
+#: Fewest prompt tokens of one sequence per step: below it the per-step cost dwarfs the work.
+CHUNK_FLOOR = 16
+#: Most prompt tokens of one sequence per step.
+CHUNK_CAP = 512
+#: Longest prefill turn while nobody waits for tokens, as a multiple of the target; new arrivals wait for it.
+IDLE_STRETCH = 4.0
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One sequence in the generator, as far as scheduling is concerned, in order of insertion."""
+
+    seq: int
+    is_row: bool
+    decoding: bool
+
+
+@dataclass(frozen=True)
+class Turn:
+    """``admit`` counts from each waiting line's front; ``preempt`` names running rows, the newest first."""
+
+    admit_interactive: int
+    admit_rows: int
+    preempt: tuple[int, ...] = ()
+
+
+def plan(running: Listing[Standing], interactive: int, rows: int, slots: int, row_share: int = 0) -> Turn:
+    """Decide one turn. ``interactive`` and ``rows`` count what waits."""
+    free = slots - len(running)
+    running_rows = [standing for standing in running if standing.is_row]
+    preempt: list[int] = []
+    if interactive:
+        # A row in prefill would share the chunk with the newcomer; it goes back to wait with what it has.
+        preempt += [standing.seq for standing in reversed(running_rows) if not standing.decoding]
+        missing = min(interactive, slots) - (free + len(preempt))
+        decoding_rows = [standing.seq for standing in reversed(running_rows) if standing.decoding]
+        protected = max(0, row_share)
+        spare = max(0, len(decoding_rows) - protected)
+        if missing > 0:
+            preempt += decoding_rows[: min(missing, spare)]
+    free += len(preempt)
+    admit = min(interactive, free)
+    free -= admit
+    prefilling = admit > 0 or any(not standing.is_row and not standing.decoding for standing in running)
+    return Turn(admit, 0 if prefilling else min(rows, free), tuple(preempt))
+
+
+def chunk_tokens(
+    running: Listing[Standing],
+    tokens_per_second: float,
+    target_seconds: float,
+) -> int:
+    """Prompt tokens per sequence and step so that one prefill turn lasts about ``target_seconds``.
+
+    Only a sequence that waits for tokens makes the target bind: with rows alone the cap applies, and while
+    nobody decodes a longer turn is allowed, since only arrivals could notice it.
+    """
+    prefilling = [standing for standing in running if not standing.decoding]
+    if not prefilling:
+        return CHUNK_CAP
+    if all(standing.is_row for standing in running):
+        return CHUNK_CAP
+    decoding = any(standing.decoding and not standing.is_row for standing in running)
+    seconds = target_seconds if decoding else target_seconds * IDLE_STRETCH
+    tokens = int(tokens_per_second * seconds / len(prefilling))
+    return max(CHUNK_FLOOR, min(CHUNK_CAP, tokens))

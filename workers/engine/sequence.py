@@ -1,0 +1,46 @@
+"""One sequence of the engine: its order, what it has emitted, and where it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from workers.engine.protocol import Start
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """``uid`` is the generator's number while it runs there, None while it waits.
+
+    ``cache`` holds the KV of the first ``covered`` tokens while the sequence waits after a pre-emption or an
+    aborted prefill. ``reused`` counts prompt tokens that came from the prefix cache at the first insertion.
+    ``alone`` asks that nothing else runs beside it, after a failure that it may have caused.
+    """
+
+    order: Start
+    emitted: list[int] = field(default_factory=list)
+    uid: int | None = None
+    row: Any = None
+    cache: list[Any] | None = None
+    covered: int = 0
+    reused: int | None = None
+    decoding: bool = False
+    alone: bool = False
+    preempted: int = 0
+
+    @property
+    def seq(self) -> int:
+        return self.order.seq
+
+    @property
+    def is_row(self) -> bool:
+        return self.order.priority == "row"
+
+    @property
+    def tokens(self) -> list[int]:
+        """Everything the model has to have seen before the next token."""
+        return self.order.prompt + self.emitted
+
+    @property
+    def tokens_left(self) -> int:
+        return self.order.max_tokens - len(self.emitted)
