@@ -1,0 +1,109 @@
+"""Bringing models from the Hugging Face hub into its cache, where the library finds them.
+
+Only the files an MLX engine reads are fetched: safetensors, JSON, text; never pickles or code. Interrupted
+downloads continue where they stopped (the hub client keeps partial files and checks sizes and hashes).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlxplatform.library.publication import is_model_id
+
+ALLOW = ["*.safetensors", "*.json", "*.txt", "*.jinja", "tokenizer.model", "*.tiktoken", "README.md", "LICENSE*"]
+#: Seconds to wait for the hub's first answer before saying that there is no way to it.
+FIRST_ANSWER = 10.0
+_LOCK_NAME = re.compile(r"[^A-Za-z0-9._-]")
+
+
+class HubError(Exception):
+    """Why nothing was fetched, as a sentence for a person."""
+
+    def __init__(self, code: str, message: str):
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    repo: str
+    revision: str
+    bytes: int
+
+
+def pull(
+    repo: str,
+    *,
+    revision: str = "main",
+    locks: Path | None = None,
+    on_file: Callable[[str, int, int], None] | None = None,
+) -> Snapshot:
+    """Fetch a model repository into the hub cache. ``on_file(name, done_bytes, total_bytes)`` after each file.
+
+    Raises:
+        HubError: not a repository name, offline, not found, no access, or somebody else is pulling it.
+    """
+    if not is_model_id(repo) or "/" not in repo:
+        raise HubError("bad_repo", "A hub model is named owner/name.")
+    from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub.utils import filter_repo_objects
+
+    with _one_at_a_time(repo, locks):
+        info = _asked(repo, lambda: HfApi().model_info(repo, revision=revision, files_metadata=True, timeout=FIRST_ANSWER))
+        siblings = {file.rfilename: file.size or 0 for file in info.siblings or []}
+        names = sorted(filter_repo_objects(siblings, allow_patterns=ALLOW), key=lambda name: siblings[name])
+        if not any(name.endswith(".safetensors") for name in names):
+            raise HubError("no_safetensors", f"{repo} has no safetensors weights, and other formats are not loaded.")
+        total, done = sum(siblings[name] for name in names), 0
+        for name in names:
+            _asked(repo, lambda name=name: hf_hub_download(repo, name, revision=info.sha))  # type: ignore[misc]
+            done += siblings[name]
+            if on_file is not None:
+                on_file(name, done, total)
+        return Snapshot(repo, info.sha or revision, total)
+
+
+class _one_at_a_time:  # noqa: N801 - reads as a phrase where it is used
+    """A lock per repository, so that two pulls never fetch the same files side by side."""
+
+    def __init__(self, repo: str, locks: Path | None):
+        from mlxplatform.library.local_models import hub_cache
+
+        folder = locks or hub_cache() / ".pulls"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = open(folder / _LOCK_NAME.sub("--", repo), "w")  # noqa: SIM115 - closed in __exit__
+
+    def __enter__(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise HubError("busy", "That model is being downloaded already.") from None
+
+    def __exit__(self, *failure: object) -> None:
+        self._file.close()
+
+
+def _asked(repo: str, question: Callable[[], Any]) -> Any:
+    """The hub's answer, with its many exceptions turned into one."""
+    import httpx
+    from huggingface_hub import errors
+
+    try:
+        return question()
+    except errors.GatedRepoError:
+        raise HubError("no_access", f"{repo} asks for a login: accept its licence and run `hf auth login`.") from None
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
+        raise HubError("not_found", f"The hub has no model {repo} of that revision.") from None
+    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, httpx.TransportError, ConnectionError, TimeoutError):
+        raise HubError("offline", "The Hugging Face hub cannot be reached: this machine seems to be offline.") from None
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code if error.response is not None else "unknown"
+        raise HubError("hub_error", f"The Hugging Face hub answered with status {status}.") from None
+    except OSError as error:
+        raise HubError("cannot_write", f"The download cannot be written: {error.strerror or 'input/output error'}.") from None
