@@ -1,3 +1,12 @@
-from django.urls import URLPattern
+from django.urls import path, re_path
 
-urlpatterns: list[URLPattern] = []
+from mlxplatform.jobs import views
+
+urlpatterns = [
+    path("api/jobs", views.job_list),
+    re_path(r"^api/jobs/bulk/(?P<action>cancel|retry|pause|resume)$", views.job_bulk),
+    path("api/jobs/<str:job_id>", views.job_detail),
+    path("api/jobs/<str:job_id>/stream", views.job_stream),
+    path("api/jobs/<str:job_id>/events", views.job_events),
+    re_path(r"^api/jobs/(?P<job_id>[^/]+)/(?P<action>cancel|retry|pause|resume)$", views.job_action),
+]

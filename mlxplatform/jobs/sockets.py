@@ -1,0 +1,66 @@
+"""``/ws/jobs/{id}``: a job's events over WebSocket, from the number in ``?after=`` on.
+
+One text message per event, the same JSON as the event stream's ``data:``. The socket closes with 1000 after the
+terminal event and with 4404 for an unknown job. What the client sends is ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+from asgiref.sync import sync_to_async
+from channels.generic.websocket import AsyncWebsocketConsumer
+
+from mlxplatform.jobs.feed import feed
+from mlxplatform.jobs.models import Job
+
+#: Close code of our own range: the WebSocket way to say 404.
+NOT_FOUND = 4404
+
+
+class JobSocket(AsyncWebsocketConsumer):
+    """Pushes; never trusts a channel layer to deliver."""
+
+    _push: asyncio.Task[None] | None = None
+
+    async def connect(self) -> None:
+        job_id = self.scope["url_route"]["kwargs"]["job_id"]
+        last_seq = await sync_to_async(_last_seq)(job_id)
+        await self.accept()
+        if last_seq is None:
+            await self.close(NOT_FOUND)
+            return
+        after = _after(self.scope.get("query_string", b""), last_seq)
+        self._push = asyncio.ensure_future(self._follow(job_id, after))
+
+    async def disconnect(self, code: int) -> None:
+        if self._push is not None:
+            self._push.cancel()
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        return
+
+    async def _follow(self, job_id: str, after: int) -> None:
+        events = feed().follow(job_id, after)
+        try:
+            async for page in events:
+                for event in page:
+                    await self.send(text_data=msgspec.json.encode(event).decode())
+        finally:
+            await events.aclose()
+        await self.close(1000)
+
+
+def _last_seq(job_id: str) -> int | None:
+    value: Any = Job.objects.filter(pk=job_id).values_list("last_seq", flat=True).first()
+    return value
+
+
+def _after(query: bytes, last_seq: int) -> int:
+    """Where to begin; anything that cannot be served means from the start."""
+    raw = parse_qs(query.decode("latin-1")).get("after", ["0"])[-1]
+    number = int(raw) if raw.isascii() and raw.isdigit() and len(raw) <= 18 else 0
+    return number if number <= last_seq else 0

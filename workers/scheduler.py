@@ -1,0 +1,72 @@
+"""The scheduler process: everything that must happen although nobody asked.
+
+A list of chores, each with its period. A chore that fails is logged and tried again at its next turn; the others
+never notice. Two schedulers at once do no harm: every chore acts through compare-and-set.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from workers.guard import end_with_parent
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass
+class Chore:
+    """Something to do every ``period`` seconds."""
+
+    name: str
+    period: float
+    act: Callable[[], object]
+    due: float = field(default=0.0)
+
+
+def chores() -> list[Chore]:
+    """All periodic work of the platform."""
+    from mlxplatform.jobs.sweep import Sweeper
+
+    return [Chore("jobs", 1.0, Sweeper().sweep)]
+
+
+def run(work: list[Chore], stop: threading.Event) -> None:
+    """Act on each chore when it is due, until ``stop`` is set."""
+    from django.db import connection
+
+    while not stop.is_set():
+        for chore in work:
+            if chore.due > time.monotonic():
+                continue
+            try:
+                chore.act()
+            except Exception:
+                # Any chore, any cause: the rest of the platform's upkeep must go on.
+                log.exception("chore_failed", chore=chore.name)
+                connection.close()
+            chore.due = time.monotonic() + chore.period
+        stop.wait(max(min(chore.due for chore in work) - time.monotonic(), 0.05))
+
+
+def main() -> None:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "mlxplatform.settings")
+    import django
+
+    django.setup()
+    stop = threading.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, lambda *_: stop.set())
+    end_with_parent(stop.set)
+    log.info("scheduler_ready")
+    run(chores(), stop)
+
+
+if __name__ == "__main__":
+    main()
