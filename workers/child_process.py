@@ -1,0 +1,131 @@
+"""One supervised child: started, read, restarted with growing pauses, ended.
+
+Each child leads a session of its own, so that Ctrl-C reaches the supervisor alone, which then ends things in
+order, and so that whatever a killed child had started can be ended with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+
+from workers.output import Output
+from workers.procfile import Process
+
+#: Pauses before restarts, seconds; the last one repeats.
+BACK_OFF = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+#: A child that ran this long, seconds, starts over at the first pause.
+STABLE_AFTER = 60.0
+#: Longest line read whole, bytes; longer ones are cut into pieces.
+LINE_LIMIT = 2**16
+
+
+class Misconfigured(Exception):
+    """A child said (by status 78, EX_CONFIG) that starting it again is no use."""
+
+
+def cause(status: int) -> str:
+    """Why a process ended, in words."""
+    if status < 0:
+        try:
+            return f"was killed by {signal.Signals(-status).name}"
+        except ValueError:
+            return f"was killed by signal {-status}"
+    return f"ended with status {status}"
+
+
+class Child:
+    """One line of the Procfile at work."""
+
+    def __init__(self, process: Process, environment: Mapping[str, str], lifeline_fd: int, output: Output, *, on_terminal: bool):
+        self.process = process
+        self.pid: int | None = None
+        self._environment = environment
+        self._lifeline_fd = lifeline_fd
+        self._output = output
+        self._on_terminal = on_terminal
+        self._stopping = False
+        self._wake = asyncio.Event()
+        self._failures = 0
+
+    @property
+    def name(self) -> str:
+        return self.process.name
+
+    async def run(self, announce: Callable[[], None], sweep: bool) -> None:
+        """Keep the process running until :meth:`stop`. ``announce`` is called whenever its pid changes.
+
+        With ``sweep`` the rest of a dead child's process group is killed before the restart.
+
+        Raises:
+            Misconfigured: the child asked not to be started again.
+        """
+        while not self._stopping:
+            started = time.monotonic()
+            child = await asyncio.create_subprocess_exec(
+                *self.process.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                env=dict(self._environment),
+                pass_fds=(self._lifeline_fd,),
+                start_new_session=True,
+                limit=LINE_LIMIT,
+            )
+            self.pid = child.pid
+            announce()
+            if self._stopping:
+                self.signal(signal.SIGTERM)
+            reader = asyncio.create_task(self._read(child))
+            status = await child.wait()
+            if sweep or self._stopping:
+                self.signal(signal.SIGKILL)
+            await asyncio.wait({reader}, timeout=1)  # grandchildren may hold the pipe open for ever
+            reader.cancel()
+            self.pid = None
+            announce()
+            if self._stopping:
+                return
+            if status == os.EX_CONFIG:
+                raise Misconfigured(f"{self.name} cannot run as configured; its last lines above say why.")
+            self._failures = 0 if time.monotonic() - started > STABLE_AFTER else self._failures + 1
+            pause = BACK_OFF[min(self._failures, len(BACK_OFF)) - 1] if self._failures else BACK_OFF[0]
+            self._output.line(
+                "supervisor", f"{self.name} (pid {child.pid}) {cause(status)}; starting it again in {pause} s, see logs/{self.name}.log"
+            )
+            try:
+                await asyncio.wait_for(self._wake.wait(), pause)
+            except TimeoutError:
+                pass
+
+    def stop(self) -> None:
+        """Ask the process to end and start it no more."""
+        self._stopping = True
+        self._wake.set()
+        if self.pid is not None:
+            try:
+                os.kill(self.pid, signal.SIGTERM)
+            except ProcessLookupError:
+                pass
+
+    def signal(self, signum: signal.Signals) -> None:
+        """Signal the whole process group."""
+        if self.pid is not None:
+            try:
+                os.killpg(self.pid, signum)
+            except (ProcessLookupError, PermissionError):
+                pass
+
+    async def _read(self, child: asyncio.subprocess.Process) -> None:
+        assert child.stdout is not None
+        while True:
+            try:
+                raw = await child.stdout.readline()
+            except ValueError:
+                continue  # a line over the limit: the reader has dropped what it held
+            if not raw:
+                return
+            self._output.line(self.name, raw.decode(errors="replace").rstrip("\n"), terminal=self._on_terminal)

@@ -1,0 +1,244 @@
+"""``make run``: one program that starts everything in the Procfile, keeps it running, and ends it in order.
+
+It checks what can be checked before anything starts (settings, data directory, lock, port), prepares the data
+directory, starts the broker, then the rest, prints one line when the platform answers, and restarts what dies.
+It knows processes, never their work: no Django, no Redis client, no mlx here.
+
+Why not an existing one: honcho cannot restart a single child, and Dramatiq's own master leaves its workers
+running after kill -9. Here every child holds a lifeline (:mod:`workers.guard`), so nothing outlives us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from mlxplatform import environment, paths
+from workers import broker_process, procfile, ready
+from workers.child_process import Child, Misconfigured
+from workers.guard import Lifeline
+from workers.instance import CannotStart, end_leftovers, record, take_lock
+from workers.output import Output
+
+ROOT = Path(__file__).resolve().parent.parent
+BROKER = "broker"
+
+#: Who ends before whom: the web finishes its answers while the engines still work; the broker goes last.
+STOP_ORDER: tuple[tuple[str, ...], ...] = (("web",), (), (BROKER,))
+#: Seconds each group may take to end by itself before it is killed.
+STOP_TIMEOUT = 10.0
+#: Seconds the broker may take to answer for the first time.
+BROKER_TIMEOUT = 60.0
+
+
+def check_port(host: str, port: int) -> None:
+    """Say that a port is taken before anything starts.
+
+    Raises:
+        CannotStart: the address cannot be bound.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror:
+        raise CannotStart(f"MLXPLATFORM_HOST={host} is not an address of this machine.") from None
+    family, kind, protocol, _, address = found[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+            probe.listen(1)
+        except PermissionError:
+            raise CannotStart(f"port {port} needs more rights than this user has; choose one above 1023 with PORT=….") from None
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise CannotStart(f"MLXPLATFORM_HOST={host} is not an address of this machine.") from None
+            raise CannotStart(f"port {port} on {host} is taken by another program; choose another with PORT=….") from None
+
+
+def child_environment(settings: environment.Environment, lifeline: Lifeline) -> dict[str, str]:
+    redis_url = settings.redis_url or f"unix://{paths.broker_socket(settings.home)}"
+    return {
+        **os.environ,
+        **lifeline.environment(),
+        "MLXPLATFORM_HOME": str(settings.home),
+        "REDIS_URL": redis_url,
+        "DJANGO_SETTINGS_MODULE": "mlxplatform.settings",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
+    }
+
+
+def prepare(environ: Mapping[str, str], lifeline: Lifeline, output: Output) -> dict[str, str]:
+    """Bring the data directory up to date in a process of its own; return what it has to tell.
+
+    Raises:
+        CannotStart: it failed; its own lines have said why.
+    """
+    read_fd, write_fd = os.pipe()
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "django", "prepare", "--result-fd", str(write_fd)],
+        env=dict(environ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=(write_fd, lifeline.read_fd),
+        text=True,
+        errors="replace",
+    )
+    os.close(write_fd)
+    try:
+        assert worker.stdout is not None
+        for line in worker.stdout:
+            output.line("prepare", line.rstrip("\n"))
+        status = worker.wait()
+        with open(read_fd, encoding="utf-8") as result:
+            told = result.read()
+    finally:
+        if worker.poll() is None:
+            worker.kill()
+    if status != 0:
+        raise CannotStart("the data directory could not be prepared; the lines above say why.")
+    return json.loads(told) if told else {}
+
+
+class Supervisor:
+    """The children of one run."""
+
+    def __init__(self, settings: environment.Environment, environ: Mapping[str, str], lifeline: Lifeline, output: Output):
+        self._settings = settings
+        self._output = output
+        self._asked = asyncio.Event()
+        self._hurry = asyncio.Event()
+        wanted = [process for process in procfile.load() if process.name != BROKER or not settings.redis_url]
+        self._children = {
+            process.name: Child(process, environ, lifeline.read_fd, output, on_terminal=process.name != BROKER)
+            for process in wanted
+        }
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self, told: Mapping[str, str]) -> None:
+        """Start, keep and finally end the children. Returns when asked to stop.
+
+        Raises:
+            CannotStart: the broker did not start, or a child cannot run as configured.
+        """
+        loop = asyncio.get_running_loop()
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(signum, self._ask_to_stop)
+        announcement: asyncio.Task[None] | None = None
+        try:
+            if BROKER in self._children:
+                self._start(BROKER)
+                await self._broker_answers()
+            for name in self._children:
+                if name not in self._tasks:
+                    self._start(name)
+            announcement = asyncio.create_task(ready.announce(self._settings, told, self._output))
+            stop = asyncio.create_task(self._asked.wait())
+            ended, _ = await asyncio.wait({stop, *self._tasks.values()}, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended - {stop}:
+                task.result()
+        except Misconfigured as error:
+            raise CannotStart(str(error)) from None
+        finally:
+            if announcement is not None:
+                announcement.cancel()
+            await self._stop()
+
+    def _ask_to_stop(self) -> None:
+        if self._asked.is_set():
+            self._hurry.set()  # a second Ctrl-C: now
+        self._asked.set()
+
+    def _start(self, name: str) -> None:
+        # The broker's group is spared: a server whose guard died is asked by the next guard to write its log.
+        self._tasks[name] = asyncio.create_task(self._children[name].run(self._record, sweep=name != BROKER), name=name)
+
+    def _record(self) -> None:
+        pids = {name: child.pid for name, child in self._children.items() if child.pid is not None}
+        record(self._settings.home, {"supervisor": os.getpid(), **pids})
+
+    async def _broker_answers(self) -> None:
+        address = paths.broker_socket(self._settings.home)
+        try:
+            async with asyncio.timeout(BROKER_TIMEOUT):
+                while not await asyncio.to_thread(broker_process.answers, address):
+                    if self._asked.is_set():
+                        return
+                    if self._tasks[BROKER].done():
+                        self._tasks[BROKER].result()
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise CannotStart(f"the broker did not answer within {BROKER_TIMEOUT:.0f} s; see logs/{BROKER}.log.") from None
+
+    async def _stop(self) -> None:
+        named = {name for group in STOP_ORDER for name in group}
+        for group in STOP_ORDER:
+            names = group or tuple(name for name in self._tasks if name not in named)
+            await self._stop_group([name for name in names if name in self._tasks])
+
+    async def _stop_group(self, names: list[str]) -> None:
+        if not names:
+            return
+        for name in names:
+            self._children[name].stop()
+        running = asyncio.gather(*(self._tasks[name] for name in names), return_exceptions=True)
+        hurry = asyncio.create_task(self._hurry.wait())
+        await asyncio.wait({running, hurry}, timeout=STOP_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            for name in names:
+                if self._children[name].pid is not None:
+                    self._output.line("supervisor", f"{name} did not end in time and is killed")
+                self._children[name].signal(signal.SIGKILL)
+            await running
+        hurry.cancel()
+
+
+def start() -> None:
+    """Run the platform in the foreground.
+
+    Raises:
+        CannotStart, BadSetting: one sentence for a person.
+    """
+    settings = environment.read()
+    with take_lock(settings.home):
+        check_port(settings.host, settings.port)
+        try:
+            output = Output(paths.logs_dir(settings.home))
+        except OSError as error:
+            raise CannotStart(f"the log folder in {settings.home} cannot be written: {error.strerror}.") from None
+        lifeline = Lifeline()
+        try:
+            for name in end_leftovers(settings.home):
+                output.line("supervisor", f"ended {name}, left over from a killed run")
+            environ = child_environment(settings, lifeline)
+            told = prepare(environ, lifeline, output)
+
+            async def keep_running() -> None:
+                await Supervisor(settings, environ, lifeline, output).run(told)
+
+            asyncio.run(keep_running())
+            output.say("MLX Platform has stopped.")
+        finally:
+            lifeline.close()
+            output.close()
+
+
+def main() -> None:
+    try:
+        start()
+    except (CannotStart, environment.BadSetting, PermissionError) as error:
+        sys.exit(f"mlxplatform: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
