@@ -1,0 +1,91 @@
+"""The preparation process: reads calls from standard input, writes replies to standard output.
+
+Started by exec (``python -m workers.prepare.child``) and killed without ceremony when a call takes too long.
+Imports no mlx, no transformers and no Django. It ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import resource
+import sys
+import threading
+from typing import BinaryIO
+
+import msgspec
+
+from mlxplatform.inference.contract import Refusal
+from workers.prepare import limits
+from workers.prepare.preparation import Preparation
+from workers.prepare.protocol import MAX_MESSAGE, Call, Reply
+
+
+def read_message(stream: BinaryIO) -> bytes | None:
+    """One length-prefixed message, None at the end of the stream."""
+    header = stream.read(4)
+    if len(header) < 4:
+        return None
+    size = int.from_bytes(header, "big")
+    if size > MAX_MESSAGE:
+        raise ValueError(f"message of {size} bytes")
+    body = stream.read(size)
+    return body if len(body) == size else None
+
+
+def write_message(stream: BinaryIO, body: bytes) -> None:
+    stream.write(len(body).to_bytes(4, "big") + body)
+    stream.flush()
+
+
+def _limit_memory() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    allowed = limits.ADDRESS_SPACE if hard == resource.RLIM_INFINITY else min(limits.ADDRESS_SPACE, hard)
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (allowed, hard))
+    except (OSError, ValueError):
+        # macOS refuses address space limits; the time limit still holds there.
+        return
+
+
+def _read_calls(source: BinaryIO, inbox: queue.SimpleQueue[bytes]) -> None:
+    """Runs beside the work, so that a child whose parent is gone ends even in the middle of a template."""
+    while (body := read_message(source)) is not None:
+        inbox.put(body)
+    os._exit(0)
+
+
+def answer(preparation: Preparation, call: Call) -> Reply:
+    try:
+        if call.op == "count":
+            return Reply(count=preparation.count(call.request, call.model_dir))
+        return Reply(prepared=preparation.prepare(call.request, call.model_dir, call.context))
+    except Refusal as refusal:
+        return Reply(refusal=refusal.failed())
+    except MemoryError:
+        return Reply(refusal=Refusal(400, "prompt_too_large", "The prompt needs more memory to read than allowed.").failed())
+
+
+def main() -> None:
+    source = os.fdopen(os.dup(0), "rb")
+    sink = os.fdopen(os.dup(1), "wb")
+    # Whatever a library prints must not end up between two messages.
+    os.dup2(2, 1)
+    _limit_memory()
+    # One core's worth: this process must not take the engine's.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_read_calls, args=(source, inbox), daemon=True).start()
+    preparation = Preparation()
+    decoder = msgspec.msgpack.Decoder(Call)
+    encoder = msgspec.msgpack.Encoder()
+    while True:
+        reply = answer(preparation, decoder.decode(inbox.get()))
+        write_message(sink, encoder.encode(reply))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (KeyboardInterrupt, BrokenPipeError):
+        sys.exit(0)

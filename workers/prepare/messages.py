@@ -1,0 +1,160 @@
+"""Neutral turns to the dictionaries a chat template reads.
+
+Knows the conventions templates differ in (null content, arguments as object or text, roles without a
+branch, where reasoning goes) and settles each from a probe of the template itself (:class:`Abilities`).
+Knows no tokenizer.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from mlxplatform.inference.contract import Message, Refusal, Tool, ToolCall
+from workers.prepare import hermes
+from workers.prepare.template import render
+
+Turn = dict[str, Any]
+
+#: Distinctive words the probes look for in what a template writes.
+_TOOL, _KEY, _VALUE, _ANSWER = "probe_tool_q7", "probe_key_q7", "probe_value_q7", "probe_answer_q7"
+_PROBE_TOOL = {
+    "type": "function",
+    "function": {"name": _TOOL, "description": "x", "parameters": {"type": "object", "properties": {_KEY: {"type": "string"}}}},
+}
+#: Probes run once per template; this many templates are remembered.
+_PROBED_TEMPLATES = 32
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What a template can write. ``arguments_as_text``: tool call arguments must reach it as JSON text."""
+
+    tools: bool
+    tool_calls: bool
+    tool_answers: bool
+    arguments_as_text: bool
+
+    @property
+    def native_tools(self) -> bool:
+        return self.tools and self.tool_calls and self.tool_answers
+
+
+def _try(source: str, special: tuple[tuple[str, str], ...], messages: list[Turn], tools: list[Any] | None) -> str | None:
+    try:
+        return render(source, {**dict(special), "messages": messages, "tools": tools, "add_generation_prompt": True})
+    except Refusal:
+        return None
+
+
+@lru_cache(maxsize=_PROBED_TEMPLATES)
+def abilities(source: str, special: tuple[tuple[str, str], ...]) -> Abilities:
+    """Probe one template; ``special`` are the special token variables it may use."""
+    asked: list[Turn] = [{"role": "user", "content": "x"}]
+
+    def called(arguments: Any) -> list[Turn]:
+        # Nine alphanumeric characters: the id form the strictest templates insist on.
+        call = {"id": "callprobe", "type": "function", "function": {"name": _TOOL, "arguments": arguments}}
+        return [
+            *asked,
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "callprobe", "name": _TOOL, "content": _ANSWER},
+        ]
+
+    listed = _try(source, special, asked, [_PROBE_TOOL])
+    as_object = _try(source, special, called({_KEY: _VALUE}), [_PROBE_TOOL])
+    as_text = _try(source, special, called(json.dumps({_KEY: _VALUE})), [_PROBE_TOOL])
+    object_ok = as_object is not None and _VALUE in as_object and f"'{_KEY}'" not in as_object
+    text_ok = as_text is not None and _VALUE in as_text
+    answered = as_object if object_ok else as_text
+    return Abilities(
+        tools=listed is not None and _TOOL in listed,
+        tool_calls=object_ok or text_ok,
+        tool_answers=answered is not None and _ANSWER in answered,
+        arguments_as_text=text_ok and not object_ok,
+    )
+
+
+def tool_schema(tool: Tool) -> dict[str, Any]:
+    """A tool as templates expect it."""
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description is not None:
+        function["description"] = tool.description
+    function["parameters"] = tool.parameters or {"type": "object", "properties": {}}
+    return {"type": "function", "function": function}
+
+
+def _arguments(call: ToolCall, *, as_text: bool) -> Any:
+    if as_text:
+        return call.arguments
+    try:
+        value = json.loads(call.arguments) if call.arguments.strip() else {}
+    except ValueError:
+        return call.arguments
+    return value if isinstance(value, dict) else call.arguments
+
+
+def turns(messages: list[Message], can: Abilities) -> list[Turn]:
+    """Turns for a template that knows tools, or for any template when no tool takes part."""
+    names = {call.id: call.name for message in messages for call in message.tool_calls or []}
+    out: list[Turn] = []
+    for message in messages:
+        # '' for null: templates concatenate content, and "None" must never reach a model.
+        turn: Turn = {"role": message.role, "content": message.content or ""}
+        if message.name:
+            turn["name"] = message.name
+        if message.role == "tool":
+            turn["tool_call_id"] = message.tool_call_id or ""
+            turn.setdefault("name", names.get(message.tool_call_id or "", ""))
+        if message.tool_calls:
+            turn["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": _arguments(call, as_text=can.arguments_as_text)},
+                }
+                for call in message.tool_calls
+            ]
+        if message.reasoning:
+            turn["reasoning_content"] = message.reasoning
+            # Harmony templates call it thinking and refuse it beside both content and calls.
+            if not (message.content and message.tool_calls):
+                turn["thinking"] = message.reasoning
+        out.append(turn)
+    return out
+
+
+def conversation(messages: list[Message], tools: list[Tool], can: Abilities) -> tuple[list[Turn], list[dict[str, Any]] | None]:
+    """The ``messages`` and ``tools`` variables of the template."""
+    uses_tools = bool(tools) or any(message.tool_calls or message.role == "tool" for message in messages)
+    schemas = [tool_schema(tool) for tool in tools]
+    if uses_tools and not can.native_tools:
+        return hermes.turns(messages, schemas), None
+    return turns(messages, can), schemas or None
+
+
+def merged(conversation_turns: list[Turn]) -> list[Turn]:
+    """Neighbouring turns of one speaker joined, for templates that insist on strict alternation."""
+    out: list[Turn] = []
+    for turn in conversation_turns:
+        last = out[-1] if out else None
+        if last and last["role"] == turn["role"] in ("user", "system") and not turn.get("tool_calls"):
+            out[-1] = {**last, "content": f"{last['content']}\n\n{turn['content']}"}
+        elif last and last["role"] == turn["role"] == "assistant" and not (last.get("tool_calls") or turn.get("tool_calls")):
+            out[-1] = {**last, "content": "\n\n".join(text for text in (last["content"], turn["content"]) if text)}
+        else:
+            out.append(turn)
+    return out
+
+
+def without_system(conversation_turns: list[Turn]) -> list[Turn]:
+    """System text moved in front of the first user turn, for templates that know no system role."""
+    system = [turn["content"] for turn in conversation_turns if turn["role"] == "system"]
+    rest = [turn for turn in conversation_turns if turn["role"] != "system"]
+    for index, turn in enumerate(rest):
+        if turn["role"] == "user":
+            rest[index] = {**turn, "content": "\n\n".join([*system, turn["content"]])}
+            return rest
+    return [{"role": "user", "content": "\n\n".join(system)}, *rest]

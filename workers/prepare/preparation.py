@@ -1,0 +1,241 @@
+"""One request to everything the engine needs: render, encode, resolve, check. Runs inside the child.
+
+Pure apart from reading model directories, which are kept loaded. Everything that can be refused for what
+it asks is refused here, before the engine hears of it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mlxplatform.inference.contract import InferenceRequest, Refusal
+from workers.engine.tool_parsers import detect
+from workers.prepare import grammar, marks, messages, resolve
+from workers.prepare.encode import PromptEncoder
+from workers.prepare.model import TextModel, load
+from workers.prepare.protocol import Prepared, TextSpec
+from workers.prepare.template import render
+
+#: Model directories kept loaded; a tokenizer takes 5-60 MB.
+LOADED_MODELS = 4
+
+#: A generation primer ("<|im_start|>assistant\n<think>\n") longer than this is a failed probe (tokens).
+LONGEST_PRIMER = 64
+
+#: Reply the boundary probe appends; it only has to begin unlike any primer.
+_DUMMY_REPLY = "."
+
+
+@dataclass
+class _Loaded:
+    model: TextModel
+    encoder: PromptEncoder
+    #: Signature of the template's files when loaded: a changed model directory is read anew.
+    stamp: tuple[tuple[str, int, int], ...]
+    primers: dict[tuple[Any, ...], int | None] = field(default_factory=dict)
+
+
+def _stamp(directory: Path) -> tuple[tuple[str, int, int], ...]:
+    names = ("tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json", "chat_template.jinja")
+    found = []
+    for name in names:
+        try:
+            status = (directory / name).stat()
+        except OSError:
+            continue
+        found.append((name, status.st_mtime_ns, status.st_size))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Rendered:
+    text: str
+    source: str
+    variables: dict[str, Any]
+    turns: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None
+    native_tools: bool
+
+
+class Preparation:
+    """Prepares requests for the models it is pointed at."""
+
+    def __init__(self) -> None:
+        self._models: OrderedDict[str, _Loaded] = OrderedDict()
+
+    def prepare(self, request: InferenceRequest, model_dir: str, context: int = 0) -> Prepared:
+        loaded = self._loaded(model_dir)
+        model = loaded.model
+        window = min(model.context, context) if context > 0 else model.context
+        resolve.check_logit_bias(request.sampling.logit_bias, model.vocab_size)
+        if request.kind == "embedding":
+            return self._embedding(request, loaded, window)
+        boundary = None
+        rendered = None
+        if request.kind == "completion":
+            ids = self._completion_ids(request, loaded)
+        else:
+            rendered = self._render(request, loaded)
+            ids = loaded.encoder.encode_rendered(rendered.text)
+        room = resolve.room(len(ids), window, request.max_tokens)
+        if not ids:
+            raise Refusal(400, "empty_prompt", "The prompt is empty.", param="messages" if rendered else "prompt")
+        if rendered:
+            boundary = self._boundary(request, loaded, rendered, ids)
+        spec = self._text_spec(request, model, rendered)
+        grammar.validate(spec, model.tokenizer)
+        return Prepared(
+            prompt_ids=ids,
+            text=spec,
+            stop_ids=model.stop_ids,
+            context=window,
+            vocab_size=model.vocab_size,
+            boundary=boundary,
+            max_tokens=room,
+            sampling=resolve.sampling(request, model.generation_config),
+            labels=[loaded.encoder.encode_plain(label) for label in request.labels or []],
+        )
+
+    def count(self, request: InferenceRequest, model_dir: str) -> int:
+        """Prompt tokens of a request. Nothing is refused for its length."""
+        loaded = self._loaded(model_dir)
+        if request.kind == "embedding":
+            return sum(len(ids) for ids in self._input_ids(request, loaded))
+        if request.kind == "completion":
+            return len(self._completion_ids(request, loaded))
+        return len(loaded.encoder.encode_rendered(self._render(request, loaded).text))
+
+    def _loaded(self, model_dir: str) -> _Loaded:
+        stamp = _stamp(Path(model_dir))
+        known = self._models.get(model_dir)
+        if known is None or known.stamp != stamp:
+            model = load(Path(model_dir))
+            known = self._models[model_dir] = _Loaded(model, PromptEncoder(model), stamp)
+        self._models.move_to_end(model_dir)
+        while len(self._models) > LOADED_MODELS:
+            self._models.popitem(last=False)
+        return known
+
+    def _completion_ids(self, request: InferenceRequest, loaded: _Loaded) -> list[int]:
+        prompt = request.prompt
+        if isinstance(prompt, list):
+            for token in prompt:
+                if not 0 <= token < loaded.model.vocab_size:
+                    raise Refusal(400, "invalid_value", f"prompt: token id {token} is not in the model's vocabulary.", param="prompt")
+            return list(prompt)
+        return loaded.encoder.encode_raw(prompt or "")
+
+    def _input_ids(self, request: InferenceRequest, loaded: _Loaded) -> list[list[int]]:
+        return [loaded.encoder.encode_raw(item) if isinstance(item, str) else list(item) for item in request.inputs or []]
+
+    def _embedding(self, request: InferenceRequest, loaded: _Loaded, window: int) -> Prepared:
+        inputs = self._input_ids(request, loaded)
+        for index, ids in enumerate(inputs):
+            if len(ids) > window:
+                raise Refusal(
+                    400,
+                    "context_length_exceeded",
+                    f"input[{index}] has {len(ids)} tokens; this model takes at most {window}.",
+                    param="input",
+                )
+        return Prepared(
+            prompt_ids=[], text=TextSpec(), stop_ids=[], context=window, vocab_size=loaded.model.vocab_size, inputs=inputs
+        )
+
+    def _render(self, request: InferenceRequest, loaded: _Loaded) -> _Rendered:
+        model, encoder = loaded.model, loaded.encoder
+        offered = [] if request.tool_choice == "none" else request.tools
+        source = model.templates.get("tool_use", "") if offered else ""
+        source = source or model.templates.get("default", "")
+        if not source:
+            raise Refusal(
+                400, "no_chat_template", "This model has no chat template; use the completions endpoint instead.", param="messages"
+            )
+        can = messages.abilities(source, tuple(sorted(model.special.items())))
+        turns, tools = messages.conversation(request.messages, offered, can)
+        sealed = [{key: value if key == "role" else encoder.seal(value) for key, value in turn.items()} for turn in turns]
+        variables = {
+            **encoder.seal(resolve.template_variables(request, source)),
+            **model.special,
+            "tools": encoder.seal(tools),
+            "documents": None,
+        }
+        text, sealed = self._rendered_text(source, sealed, variables)
+        return _Rendered(text, source, variables, sealed, tools, can.native_tools)
+
+    @staticmethod
+    def _rendered_text(source: str, turns: list[dict[str, Any]], variables: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
+        """Render; when the template itself objects, try the two repairs that keep every word of the conversation."""
+        first: Refusal | None = None
+        tried: list[list[dict[str, Any]]] = []
+        merged = messages.merged(turns)
+        for attempt in (turns, merged, messages.merged(messages.without_system(merged))):
+            if attempt in tried:
+                continue
+            tried.append(attempt)
+            try:
+                return render(source, {**variables, "messages": attempt, "add_generation_prompt": True}), attempt
+            except Refusal as refusal:
+                first = first or refusal
+                if refusal.code not in {"template_refused", "template_failed"}:
+                    break
+        assert first is not None
+        raise first
+
+    def _boundary(self, request: InferenceRequest, loaded: _Loaded, rendered: _Rendered, ids: list[int]) -> int | None:
+        """Length of the prefix that the conversation's next turn will share with this prompt.
+
+        Found by rendering the conversation with a dummy reply; how many tokens the primer takes is
+        remembered per template mode. Best effort: a wrong answer costs speed, never correctness.
+        """
+        mode = (
+            rendered.source,
+            resolve.thinking(request),
+            rendered.tools is not None,
+            request.reasoning_effort,
+            request.template_kwargs.get("preserve_thinking"),
+            rendered.turns[-1]["role"] if rendered.turns else "",
+        )
+        if mode not in loaded.primers:
+            loaded.primers[mode] = self._primer(loaded, rendered, ids)
+        primer = loaded.primers[mode]
+        return len(ids) - primer if primer is not None and primer < len(ids) else None
+
+    @staticmethod
+    def _primer(loaded: _Loaded, rendered: _Rendered, ids: list[int]) -> int | None:
+        reply = {"role": "assistant", "content": _DUMMY_REPLY}
+        try:
+            text = render(rendered.source, {**rendered.variables, "messages": [*rendered.turns, reply], "add_generation_prompt": False})
+        except Refusal:
+            return None
+        probe = loaded.encoder.encode_rendered(text)
+        shared = 0
+        for left, right in zip(ids, probe, strict=False):
+            if left != right:
+                break
+            shared += 1
+        primer = len(ids) - shared
+        return primer if 0 <= primer <= LONGEST_PRIMER else None
+
+    @staticmethod
+    def _text_spec(request: InferenceRequest, model: TextModel, rendered: _Rendered | None) -> TextSpec:
+        pair = marks.reasoning_marks(model) if rendered else None
+        # tool_choice "none" still knows the format: calls the model makes anyway are then withheld.
+        tools = request.tools if rendered else []
+        tool_format = None
+        if tools and rendered:
+            tool_format = detect(rendered.source, model.tokenizer) if rendered.native_tools else "hermes"
+        return TextSpec(
+            stop=request.stop,
+            tools=tools,
+            tool_format=tool_format,
+            reasoning=pair,
+            starts_in_reasoning=marks.opens_in_reasoning(rendered.text, pair) if rendered else False,
+            stop_ids=model.stop_ids,
+            constraint=request.constraint,
+            logprobs=request.logprobs,
+            withhold_calls=request.tool_choice == "none",
+        )
