@@ -1,0 +1,328 @@
+"""Submitting inference: place, enqueue, await admission, stream, cancel.
+
+The one way any part of the platform asks a model for something outside the rows of a job. ``submit`` returns once
+the request is admitted (tokenized and in the waiting list) or raises the Refusal that a protocol turns into a plain
+error; if admission takes longer than two seconds the stream starts without it and the client sees heartbeats.
+A stream that is dropped, closed or garbage-collected unfinished cancels its request, in every phase.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import weakref
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import msgspec
+import structlog
+from django.conf import settings
+
+from mlxplatform.broker import queues
+from mlxplatform.broker.connections import BROKER_ERRORS, async_client, sync_client
+from mlxplatform.broker.dramatiq_broker import enqueue
+from mlxplatform.inference import placement
+from mlxplatform.inference.contract import (
+    Admitted,
+    Embedded,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    InferenceRequest,
+    Reasoning,
+    Refusal,
+    Scored,
+    Text,
+    TokenLogprob,
+    ToolCall,
+    Usage,
+    encode,
+)
+from mlxplatform.inference.hub import Hub, Inbox, control, hub
+
+log = structlog.get_logger(__name__)
+
+#: Seconds within which a request is admitted or refused before its stream starts anyway.
+ADMISSION_SECONDS = 2.0
+#: Seconds to reach the broker before the answer is 503.
+BROKER_SECONDS = 2.0
+#: Seconds a counting of tokens may take; the preparation child kills what takes longer.
+COUNT_SECONDS = 15.0
+
+#: Enqueueing blocks for about a millisecond; it must not wait behind other thread work of the process.
+_senders = ThreadPoolExecutor(max_workers=8, thread_name_prefix="enqueue")
+
+BROKER_DOWN = ("broker_unavailable", "The message broker is not reachable. Try again shortly.")
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A whole answer. ``model`` is the id of the model that gave it."""
+
+    model: str
+    text: str
+    reasoning: str
+    tool_calls: list[ToolCall]
+    finish_reason: FinishReason
+    stop_sequence: str | None
+    usage: Usage
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    vectors: list[bytes] = field(default_factory=list)
+    dimensions: int = 0
+    scores: list[float] = field(default_factory=list)
+
+
+def new_id(prefix: str) -> str:
+    return f"{prefix}{secrets.token_hex(16)}"
+
+
+class Stream:
+    """The events of one submitted request. One reader; ``async for`` yields what piled up."""
+
+    def __init__(self, request: InferenceRequest, host: str, own_hub: Hub, inbox: Inbox) -> None:
+        self.request = request
+        self.id = request.id
+        self.host = host
+        self.admitted: Admitted | None = None
+        self.finished = False
+        self._hub = own_hub
+        self._inbox = inbox
+        self._early: list[Event] = []
+        self._finalizer = weakref.finalize(self, own_hub.abandon, request.id, host)
+
+    async def read(self, timeout: float | None = None) -> list[Event]:
+        """The next events, in order and without a gap; empty after ``timeout`` seconds of silence or at the end."""
+        if self.finished:
+            return []
+        events = await self._take(timeout)
+        if events and isinstance(events[-1], (Finished, Failed)):
+            self.finished = True
+            self._finalizer.detach()
+        return events
+
+    async def _take(self, timeout: float | None) -> list[Event]:
+        if self._early:
+            events, self._early = self._early, []
+            return events
+        if not self._inbox.pending:
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._inbox.ready.wait()
+            except TimeoutError:
+                return []
+        events = self._inbox.take()
+        for event in events:
+            if isinstance(event, Admitted):
+                self.admitted = event
+        return events
+
+    def __aiter__(self) -> AsyncIterator[list[Event]]:
+        return self._batches()
+
+    async def _batches(self) -> AsyncIterator[list[Event]]:
+        while not self.finished:
+            yield await self.read()
+
+    async def admission(self, timeout: float) -> None:
+        """Wait for the first event; later reads still see it.
+
+        Raises:
+            Refusal: the request was refused.
+        """
+        events = await self._take(timeout)
+        if events and isinstance(events[0], Failed):
+            raise Refusal.from_failed(events[0])
+        self._early = events
+
+    def stop(self, reason: str = "client_left") -> None:
+        """Cancel without waiting; does nothing when the request has ended."""
+        if not self.finished:
+            self.finished = True
+            self._finalizer.detach()
+            self._hub.cancel(self.id, self.host, reason)
+
+    def detach(self) -> None:
+        """Stop listening and let the request run on (background and stored requests)."""
+        self.finished = True
+        self._finalizer.detach()
+        self._hub.close(self.id)
+
+    async def cancel(self) -> None:
+        self.stop("cancelled")
+        await self._hub.flush()
+
+    async def aclose(self) -> None:
+        """Cancel if unfinished."""
+        self.stop("closed")
+
+    async def __aenter__(self) -> Stream:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.aclose()
+
+
+async def submit(request: InferenceRequest) -> Stream:
+    """Start a request whose ``model`` is the id of a model some live host has.
+
+    Raises:
+        Refusal: 503 broker or engine down, 429 queue full, or whatever admission found wrong.
+    """
+    try:
+        own_hub = hub()
+        await own_hub.ready(BROKER_SECONDS)
+        place = await placement.find_place(request.model, kind_of(request), strict=True)
+        check_room(own_hub, place.host)
+        request = msgspec.structs.replace(request, frames=own_hub.channel)
+        body = _encoded(request)
+        inbox = own_hub.open(request.id, place.host.name, place.host.instance)
+        stream = Stream(request, place.host.name, own_hub, inbox)
+        await _hand_over(request.id, place.host.name, body)
+    except (*BROKER_ERRORS, TimeoutError) as error:
+        own_hub.close(request.id)
+        log.warning("broker unreachable", request_id=request.id, error=str(error))
+        raise Refusal(503, *BROKER_DOWN, retry_after=2) from None
+    try:
+        await stream.admission(ADMISSION_SECONDS)
+    except BaseException:
+        stream.stop()
+        raise
+    return stream
+
+
+async def submit_background(request: InferenceRequest) -> str:
+    """Start a stored request that nobody waits for; its events go to its event log. Returns the host's name.
+
+    Raises:
+        Refusal: 503 broker or engine down.
+    """
+    try:
+        place = await placement.find_place(request.model, kind_of(request), strict=True)
+        await _hand_over(request.id, place.host.name, _encoded(request))
+    except (*BROKER_ERRORS, TimeoutError) as error:
+        log.warning("broker unreachable", request_id=request.id, error=str(error))
+        raise Refusal(503, *BROKER_DOWN, retry_after=2) from None
+    return place.host.name
+
+
+def kind_of(request: InferenceRequest) -> str:
+    return "embedding" if request.kind == "embedding" else "chat"
+
+
+def check_room(own_hub: Hub, host: placement.HostState) -> None:
+    """Refuse what the host cannot even have waiting; the host itself counts the requests of other processes."""
+    room = host.slots + settings.ENV.queue_limit
+    if own_hub.open_on(host.name) >= room:
+        raise queue_full(room)
+
+
+def queue_full(room: int) -> Refusal:
+    return Refusal(429, "queue_full", f"The engine is busy: {room} requests run or wait already.", retry_after=1)
+
+
+def _encoded(request: InferenceRequest) -> bytes:
+    try:
+        return encode(request)
+    except OverflowError:
+        raise Refusal(400, "integer_above_max_value", "The request holds a whole number beyond 64 bits.") from None
+
+
+async def _hand_over(request_id: str, host: str, body: bytes) -> None:
+    loop = asyncio.get_running_loop()
+    await asyncio.wait_for(loop.run_in_executor(_senders, _send, request_id, host, body), BROKER_SECONDS)
+
+
+def _send(request_id: str, host: str, body: bytes) -> None:
+    # The request first: the actor that the message wakes must find it.
+    sync_client().set(queues.request_key(request_id), body, ex=queues.REQUEST_TTL)
+    enqueue(queues.interactive(host), queues.GENERATE, request_id)
+
+
+async def collect(stream: Stream) -> Completion:
+    """Read a stream to its end.
+
+    Raises:
+        Refusal: the request failed.
+    """
+    text: list[str] = []
+    reasoning: list[str] = []
+    calls: list[ToolCall] = []
+    logprobs: list[TokenLogprob] = []
+    vectors: list[bytes] = []
+    dimensions = 0
+    scores: list[float] = []
+    async for events in stream:
+        for event in events:
+            match event:
+                case Text():
+                    text.append(event.text)
+                    logprobs += event.logprobs
+                case Reasoning():
+                    reasoning.append(event.text)
+                    logprobs += event.logprobs
+                case ToolCall():
+                    calls.append(event)
+                case Embedded():
+                    vectors += event.vectors
+                    dimensions = event.dimensions
+                case Scored():
+                    scores += event.logprobs
+                case Failed():
+                    raise Refusal.from_failed(event)
+                case Finished():
+                    return Completion(
+                        model=stream.admitted.model if stream.admitted else stream.request.model,
+                        text="".join(text),
+                        reasoning="".join(reasoning),
+                        tool_calls=calls,
+                        finish_reason=event.reason,
+                        stop_sequence=event.stop_sequence,
+                        usage=event.usage,
+                        logprobs=logprobs,
+                        vectors=vectors,
+                        dimensions=dimensions,
+                        scores=scores,
+                    )
+    raise Refusal(503, "engine_unavailable", "The answer was stopped before it was complete.", retry_after=1)
+
+
+async def run(request: InferenceRequest) -> Completion:
+    """Submit and collect; cancelled when the caller is."""
+    stream = await submit(request)
+    try:
+        return await collect(stream)
+    finally:
+        stream.stop()
+
+
+async def count_tokens(request: InferenceRequest) -> int:
+    """Prompt tokens of a request, rendered and tokenized by the host's preparation child; loads no model.
+
+    Raises:
+        Refusal: as admission would.
+    """
+    own_hub = hub()
+    try:
+        await own_hub.ready(BROKER_SECONDS)
+        place = await placement.find_place(request.model, kind_of(request), strict=True)
+        request = msgspec.structs.replace(request, frames=own_hub.channel)
+        inbox = own_hub.open(request.id, place.host.name, place.host.instance)
+        stream = Stream(request, place.host.name, own_hub, inbox)
+        await _ask_count(place.host.name, _encoded(request))
+    except (*BROKER_ERRORS, TimeoutError):
+        raise Refusal(503, *BROKER_DOWN, retry_after=2) from None
+    try:
+        await stream.admission(COUNT_SECONDS)
+        if stream.admitted is None:
+            raise Refusal(503, "engine_unavailable", "Counting took too long. Try again.", retry_after=2)
+        return stream.admitted.prompt_tokens
+    finally:
+        stream.detach()
+
+
+async def _ask_count(host: str, body: bytes) -> None:
+
+    await async_client().rpush(queues.control_key(host), control("count", body=body))  # type: ignore[misc]

@@ -1,0 +1,240 @@
+"""One subscription per event loop, fanned out to the requests that wait on it.
+
+The gpu process publishes one frame per decode step per web process: the new events of all its requests. This module
+splits frames, checks their numbering and hands events to bounded inboxes. It knows nothing of prompts or protocols.
+
+What it guarantees a waiting request: its events in order without a gap, or a ``Failed``. Failures it makes itself:
+the broker's connection was lost (events may be missing), the host's gpu process died or was replaced, a gap in the
+numbers, or a reader so slow that its inbox passed the limit. In each case a cancel is sent, so nothing keeps
+generating for nobody. Cancels go through one task, so that a cancelled view need not await anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import weakref
+from collections import deque
+from typing import Any
+
+import msgspec
+import structlog
+
+from mlxplatform.broker import queues
+from mlxplatform.broker.connections import BROKER_ERRORS, async_client
+from mlxplatform.inference import placement
+from mlxplatform.inference.contract import Delivery, Event, Failed, Finished, Reasoning, Text, decode_frame
+
+log = structlog.get_logger(__name__)
+
+#: Characters of text an inbox holds for a reader that does not read. Long answers are about 100 kB.
+INBOX_LIMIT = 1024 * 1024
+#: Text-free events count this much towards the limit.
+EVENT_COST = 64
+#: Seconds between looks at whether the hosts of open requests are alive.
+WATCH_SECONDS = 2.0
+#: Seconds between attempts to subscribe again after the broker went away.
+RECONNECT_SECONDS = 0.5
+
+LOST_BROKER = Failed("engine_unavailable", "The connection to the message broker was lost. Try again.", 503, retry_after=2)
+LOST_ENGINE = Failed("engine_unavailable", "The engine that worked on this request is gone. Try again.", 503, retry_after=2)
+GAP = Failed("engine_unavailable", "Part of the answer was lost on its way. Try again.", 503, retry_after=1)
+TOO_SLOW = Failed("client_too_slow", "The answer was not read fast enough and was stopped.", 408)
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+class Inbox:
+    """What piled up for one request. One reader."""
+
+    __slots__ = ("cost", "ended", "host", "instance", "next_seq", "pending", "ready")
+
+    def __init__(self, host: str, instance: str) -> None:
+        self.host = host
+        self.instance = instance
+        self.next_seq = 1
+        self.pending: list[Event] = []
+        self.cost = 0
+        self.ready = asyncio.Event()
+        self.ended = False
+
+    def put(self, events: list[Event]) -> None:
+        self.pending += events
+        for event in events:
+            self.cost += len(event.text) if isinstance(event, (Text, Reasoning)) else EVENT_COST
+        self.ready.set()
+
+    def take(self) -> list[Event]:
+        events, self.pending, self.cost = self.pending, [], 0
+        self.ready.clear()
+        return merge(events) if len(events) > 1 else events
+
+
+def merge(events: list[Event]) -> list[Event]:
+    """The same events with neighbouring texts of one kind joined."""
+    merged: list[Event] = []
+    for event in events:
+        last = merged[-1] if merged else None
+        if isinstance(event, (Text, Reasoning)) and type(event) is type(last):
+            merged[-1] = type(event)(last.text + event.text, [*last.logprobs, *event.logprobs])  # type: ignore[union-attr]
+        else:
+            merged.append(event)
+    return merged
+
+
+class Hub:
+    """Use :func:`hub`; one exists per event loop."""
+
+    def __init__(self) -> None:
+        self.channel = queues.frames_channel(f"{secrets.token_hex(8)}")
+        self.inboxes: dict[str, Inbox] = {}
+        self._subscribed = asyncio.Event()
+        self._cancels: deque[tuple[str, str, str]] = deque()
+        self._cancel_wanted = asyncio.Event()
+        self._cancels_sent = asyncio.Event()
+        self._cancels_sent.set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._loop = asyncio.get_running_loop()
+
+    async def ready(self, timeout: float) -> None:
+        """Return once frames can arrive.
+
+        Raises:
+            TimeoutError: the broker is down.
+        """
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(work()) for work in (self._receive, self._send_cancels, self._watch)]
+        if not self._subscribed.is_set():
+            await asyncio.wait_for(self._subscribed.wait(), timeout)
+
+    def open(self, request_id: str, host: str, instance: str) -> Inbox:
+        inbox = self.inboxes[request_id] = Inbox(host, instance)
+        return inbox
+
+    def open_on(self, host: str) -> int:
+        """Requests of this process that are unfinished on a host."""
+        return sum(1 for inbox in self.inboxes.values() if inbox.host == host)
+
+    def close(self, request_id: str) -> None:
+        self.inboxes.pop(request_id, None)
+
+    def cancel(self, request_id: str, host: str, reason: str) -> None:
+        """Ask the host to stop, without waiting for it. Safe for requests that already ended."""
+        self.close(request_id)
+        self._cancels.append((host, request_id, reason))
+        self._cancel_wanted.set()
+        self._cancels_sent.clear()
+
+    def abandon(self, request_id: str, host: str) -> None:
+        """For finalizers: the owner vanished without closing; any thread may call this."""
+        if request_id in self.inboxes and not self._loop.is_closed():
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self.cancel, request_id, host, "abandoned")
+
+    async def flush(self) -> None:
+        """Wait until the cancels asked for so far are sent, for a caller whose event loop ends next."""
+        await self._cancels_sent.wait()
+
+    async def _receive(self) -> None:
+        while True:
+            try:
+                async with async_client().pubsub(ignore_subscribe_messages=False) as pubsub:
+                    await pubsub.subscribe(self.channel)
+                    async for message in pubsub.listen():
+                        if message["type"] == "message":
+                            self._deliver(message["data"])
+                        elif message["type"] == "subscribe":
+                            self._subscribed.set()
+            except BROKER_ERRORS as error:
+                log.warning("frames interrupted", error=str(error), open=len(self.inboxes))
+            self._subscribed.clear()
+            for request_id in list(self.inboxes):
+                self._fail(request_id, LOST_BROKER)
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    def _deliver(self, frame: bytes) -> None:
+        try:
+            deliveries = decode_frame(frame)
+        except msgspec.DecodeError as error:
+            log.error("unreadable frame", error=str(error), size=len(frame))
+            return
+        for delivery in deliveries:
+            inbox = self.inboxes.get(delivery.request)
+            if inbox is not None:
+                self._hand_over(delivery, inbox)
+
+    def _hand_over(self, delivery: Delivery, inbox: Inbox) -> None:
+        events = delivery.events
+        if delivery.seq != inbox.next_seq:
+            if delivery.seq > inbox.next_seq:
+                self._fail(delivery.request, GAP)
+                return
+            events = events[inbox.next_seq - delivery.seq :]
+            if not events:
+                return
+        inbox.next_seq += len(events)
+        inbox.put(events)
+        if isinstance(events[-1], (Finished, Failed)):
+            inbox.ended = True
+            self.close(delivery.request)
+        elif inbox.cost > INBOX_LIMIT:
+            inbox.pending.clear()
+            self._fail(delivery.request, TOO_SLOW)
+
+    def _fail(self, request_id: str, failed: Failed) -> None:
+        inbox = self.inboxes.get(request_id)
+        if inbox is None:
+            return
+        inbox.put([failed])
+        inbox.ended = True
+        self.cancel(request_id, inbox.host, failed.code)
+
+    async def _send_cancels(self) -> None:
+        while True:
+            await self._cancel_wanted.wait()
+            self._cancel_wanted.clear()
+            while self._cancels:
+                host, request_id, reason = self._cancels[0]
+                message = _pack({"op": "cancel", "request": request_id, "reason": reason})
+                try:
+                    await async_client().rpush(queues.control_key(host), message)  # type: ignore[misc]
+                except BROKER_ERRORS:
+                    await asyncio.sleep(RECONNECT_SECONDS)
+                    continue
+                self._cancels.popleft()
+            self._cancels_sent.set()
+
+    async def _watch(self) -> None:
+        """Fail the requests of hosts that are gone. Two looks must agree: a late heartbeat is no death."""
+        suspects: set[str] = set()
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            if not self.inboxes:
+                suspects.clear()
+                continue
+            try:
+                alive = {state.name: state.instance for state in await placement.live_hosts()}
+            except BROKER_ERRORS:
+                continue
+            lost = {request for request, inbox in self.inboxes.items() if alive.get(inbox.host) != inbox.instance}
+            for request_id in lost & suspects:
+                self._fail(request_id, LOST_ENGINE)
+            suspects = lost & set(self.inboxes)
+
+
+_hubs: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = weakref.WeakKeyDictionary()
+
+
+def hub() -> Hub:
+    """The hub of the running event loop."""
+    loop = asyncio.get_running_loop()
+    found = _hubs.get(loop)
+    if found is None:
+        found = _hubs[loop] = Hub()
+    return found
+
+
+def control(op: str, **fields: Any) -> bytes:
+    """A message for a host's control list."""
+    return _pack({"op": op, **fields})
