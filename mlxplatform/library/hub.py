@@ -53,7 +53,7 @@ def pull(
     from huggingface_hub import HfApi, hf_hub_download
     from huggingface_hub.utils import filter_repo_objects
 
-    with _one_at_a_time(repo, locks):
+    with _OneAtATime(repo, locks):
         info = _asked(repo, lambda: HfApi().model_info(repo, revision=revision, files_metadata=True, timeout=FIRST_ANSWER))
         siblings = {file.rfilename: file.size or 0 for file in info.siblings or []}
         names = sorted(filter_repo_objects(siblings, allow_patterns=ALLOW), key=lambda name: siblings[name])
@@ -68,7 +68,7 @@ def pull(
         return Snapshot(repo, info.sha or revision, total)
 
 
-class _one_at_a_time:  # noqa: N801 - reads as a phrase where it is used
+class _OneAtATime:
     """A lock per repository, so that two pulls never fetch the same files side by side."""
 
     def __init__(self, repo: str, locks: Path | None):
@@ -91,7 +91,7 @@ class _one_at_a_time:  # noqa: N801 - reads as a phrase where it is used
 
 def _asked(repo: str, question: Callable[[], Any]) -> Any:
     """The hub's answer, with its many exceptions turned into one."""
-    import httpx
+    import httpx2
     from huggingface_hub import errors
 
     try:
@@ -100,7 +100,7 @@ def _asked(repo: str, question: Callable[[], Any]) -> Any:
         raise HubError("no_access", f"{repo} asks for a login: accept its licence and run `hf auth login`.") from None
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
         raise HubError("not_found", f"The hub has no model {repo} of that revision.") from None
-    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, httpx.TransportError, ConnectionError, TimeoutError):
+    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, httpx2.TransportError, ConnectionError, TimeoutError):
         raise HubError("offline", "The Hugging Face hub cannot be reached: this machine seems to be offline.") from None
     except errors.HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else "unknown"

@@ -76,7 +76,7 @@ def publish(folder: Path, root: Path, model_id: str) -> Path:
     if target.exists() or target.is_symlink():
         raise NameTaken(model_id)
     try:
-        os.rename(folder, target)
+        folder.rename(target)
     except OSError as error:
         if error.errno in {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}:
             raise NameTaken(model_id) from None
@@ -91,7 +91,7 @@ def remove(root: Path, model_id: str) -> None:
     if not is_model_id(model_id):
         raise ValueError("not a model id")
     doomed = root / f"{PRIVATE_PREFIX}{secrets.token_hex(6)}"
-    os.rename(root / model_id, doomed)
+    (root / model_id).rename(doomed)
     _fsync(root)
     shutil.rmtree(doomed, ignore_errors=True)
 

