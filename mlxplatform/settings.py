@@ -162,6 +162,8 @@ LOGGING = {
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": ENV.log_level.upper()},
     "loggers": {
+        # Every refused request would be a warning; what matters of them is logged where it is refused.
+        "django.request": {"level": "ERROR"},
         "daphne": {"level": "WARNING"},
         "asyncio": {"level": "WARNING"},
         "httpx": {"level": "WARNING"},

@@ -13,8 +13,6 @@ import importlib.util
 import json
 import os
 import secrets
-import subprocess
-import sys
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
@@ -28,12 +26,12 @@ from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 
 from mlxplatform import paths
+from mlxplatform.library import starters
 from workers.guard import end_with_parent
 
 ADMIN = "admin"
 #: Bytes of randomness in the first password: 72 bits, twelve characters to type.
 PASSWORD_BYTES = 9
-STARTER = "smollm2-135m-instruct"
 
 
 class Command(BaseCommand):
@@ -53,7 +51,7 @@ class Command(BaseCommand):
             password = self._first_admin()
             if password:
                 told["admin_password"] = password
-            self._starter()
+            self._starters()
         except OSError as error:
             where = error.filename or settings.HOME
             raise CommandError(f"{where} cannot be written: {(error.strerror or 'unknown reason').lower()}.") from None
@@ -96,16 +94,17 @@ class Command(BaseCommand):
         users.create_superuser(username=ADMIN, password=password)
         return password
 
-    def _starter(self) -> None:
-        """Import the starter model from its wheel, in a child, since only workers may import mlx."""
-        if settings.ENV.model not in ("", STARTER) or (paths.models_dir(settings.HOME) / STARTER).exists():
-            return
+    def _starters(self) -> None:
+        """Import what the starter wheels carry; a machine for the control plane only has no mlx and needs none."""
         if importlib.util.find_spec("mlx") is None:
-            return  # a machine for the control plane only
-        self.stdout.write(f"importing the starter model {STARTER} (once)")
-        status = subprocess.run([sys.executable, "-m", "workers.trainer.import_gguf"], check=False).returncode
-        if status != 0:
-            raise CommandError(f"the starter model could not be imported (status {status}); the lines above say why.")
+            return
+        missing = [starter.id for starter in starters.STARTERS if not (paths.models_dir(settings.HOME) / starter.id).exists()]
+        if missing:
+            self.stdout.write(f"importing {' and '.join(missing)} (once)")
+        try:
+            starters.ensure(settings.HOME, model=settings.ENV.model)
+        except starters.ImportFailed as error:
+            raise CommandError(str(error)) from None
 
 
 def _static_fingerprint() -> str:
