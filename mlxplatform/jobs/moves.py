@@ -177,7 +177,7 @@ def claim(queue: str, owner: str) -> Job | None:
     """
     with transaction.atomic():
         _one_claim_at_a_time(queue)
-        job = claimable(queue).first()
+        job = claimable(queue).filter(kind__in=kinds.names()).first()
         if job is None:
             return None
         return move(
@@ -204,7 +204,7 @@ def claimable(queue: str) -> QuerySet[Job]:
         for row in Job.objects.filter(kind__in=limits, state__in=LIVE).exclude(owner="").values("kind").annotate(n=Count("id"))
         if row["n"] >= limits[row["kind"]]
     ]
-    due = Job.objects.filter(queue=queue, state=QUEUED, due_at__lte=timezone.now(), kind__in=kinds.names())
+    due = Job.objects.filter(queue=queue, state=QUEUED, due_at__lte=timezone.now())
     return due.exclude(kind__in=full).order_by("-priority", "created_at", "id")
 
 

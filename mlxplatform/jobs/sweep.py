@@ -81,11 +81,11 @@ class Sweeper:
         self._decide(job)
 
     def _decide(self, job: Job) -> None:
-        policy = kinds.get(job.kind) if job.kind in kinds.names() else None
+        # A kind of an app that is no longer installed dies by the usual policy.
+        policy = kinds.get(job.kind) if job.kind in kinds.names() else kinds.JobKind(job.kind, "")
         deaths = 1 if job.progress > job.claimed_progress else job.deaths + 1
-        limit = policy.max_deaths if policy else 1
         try:
-            if deaths >= limit or job.attempts >= MAX_CLAIMS:
+            if deaths >= policy.max_deaths or job.attempts >= MAX_CLAIMS:
                 error = f"the worker running it died {deaths} times in a row without progress"
                 ended = moves.move(
                     job.id, FAILED, expect={ZOMBIE}, by="scheduler", deaths=deaths, error=error, error_code="poisoned"
