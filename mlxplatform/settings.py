@@ -150,6 +150,7 @@ REST_FRAMEWORK = {
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "mlxplatform.http.errors.drf_exception_handler",
     "UNAUTHENTICATED_USER": None,
+    "URL_FORMAT_OVERRIDE": None,
 }
 SPECTACULAR_SETTINGS = {"TITLE": "MLX Platform", "VERSION": "0.1.0", "SERVE_INCLUDE_SCHEMA": False}
 

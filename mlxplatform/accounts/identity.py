@@ -72,7 +72,9 @@ async def identify(request: HttpRequest) -> Identity:
     if identity is None and await sync_to_async(_is_open)():
         identity = LOCAL if is_loopback(request) else None
     if identity is None:
-        message = "Incorrect API key provided." if offered else "An API key is needed: send Authorization: Bearer <key> or x-api-key."
+        message = (
+            "Incorrect API key provided." if offered else "An API key is needed: send Authorization: Bearer <key> or x-api-key."
+        )
         raise Refusal(401, "invalid_api_key", message)
     scope = needed(request.method or "GET", request.path)
     if not grants(tuple(identity.scopes), scope):

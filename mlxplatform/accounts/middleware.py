@@ -96,7 +96,11 @@ async def _held(content: AsyncIterator[bytes], place: AbstractAsyncContextManage
 def _tell(request: HttpRequest, response: HttpResponseBase, standing: Standing) -> None:
     """The rate-limit headers clients of each protocol look for."""
     if request.path.startswith("/v1/messages"):
-        names = ("anthropic-ratelimit-requests-limit", "anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset")
+        names = (
+            "anthropic-ratelimit-requests-limit",
+            "anthropic-ratelimit-requests-remaining",
+            "anthropic-ratelimit-requests-reset",
+        )
         reset = (datetime.now(UTC) + timedelta(seconds=standing.reset_seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
     else:
         names = ("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests")

@@ -23,7 +23,9 @@ class NewKeySerializer(serializers.Serializer[ApiKey]):
 
     name = serializers.CharField(max_length=120)
     project = serializers.RegexField(r"^[a-z0-9][a-z0-9_-]{0,63}$", default=DEFAULT_PROJECT)
-    scopes = serializers.ListField(child=serializers.ChoiceField(choices=list(SCOPES)), default=list(DEFAULT_SCOPES), min_length=1)
+    scopes = serializers.ListField(
+        child=serializers.ChoiceField(choices=list(SCOPES)), default=list(DEFAULT_SCOPES), min_length=1
+    )
     expires_at = serializers.DateTimeField(default=None, allow_null=True)
     requests_per_minute = serializers.IntegerField(default=0, min_value=0)
     tokens_per_day = serializers.IntegerField(default=0, min_value=0)

@@ -13,7 +13,13 @@ from rest_framework.views import APIView
 from mlxplatform.accounts import identity, keys
 from mlxplatform.accounts.identity import Identity
 from mlxplatform.accounts.models import ApiKey, AuditEntry, UsageDay
-from mlxplatform.accounts.serializers import AuditSerializer, KeySerializer, NewKeySerializer, UsageQuerySerializer, UsageSerializer
+from mlxplatform.accounts.serializers import (
+    AuditSerializer,
+    KeySerializer,
+    NewKeySerializer,
+    UsageQuerySerializer,
+    UsageSerializer,
+)
 from mlxplatform.inference.contract import Refusal
 
 #: Most audit entries one answer carries.
@@ -124,7 +130,9 @@ class Audit(APIView):
                 raise Refusal(400, "invalid_cursor", "before must be the id of an audit entry", param="before")
             entries = entries.filter(pk__lt=int(before))
         page = list(entries.order_by("-id")[: _AUDIT_PAGE + 1])
-        return Response({"ok": True, "entries": AuditSerializer(page[:_AUDIT_PAGE], many=True).data, "has_more": len(page) > _AUDIT_PAGE})
+        return Response(
+            {"ok": True, "entries": AuditSerializer(page[:_AUDIT_PAGE], many=True).data, "has_more": len(page) > _AUDIT_PAGE}
+        )
 
 
 def _cell(value: object) -> object:

@@ -51,12 +51,16 @@ def key_action(request: HttpRequest) -> HttpResponseRedirect:
     action = request.POST.get("action")
     try:
         if action == "create":
-            form = NewKeySerializer(data={"name": request.POST.get("name", ""), "scopes": request.POST.getlist("scopes"), **_project(request)})
+            form = NewKeySerializer(
+                data={"name": request.POST.get("name", ""), "scopes": request.POST.getlist("scopes"), **_project(request)}
+            )
             if not form.is_valid():
                 field, problems = next(iter(form.errors.items()))
                 raise Refusal(400, "invalid", f"{field}: {problems[0]}", param=field)
             values = form.validated_data
-            _, secret = keys.create(values["name"], project=values["project"], scopes=values["scopes"], owner_id=request.user.pk, actor=actor)
+            _, secret = keys.create(
+                values["name"], project=values["project"], scopes=values["scopes"], owner_id=request.user.pk, actor=actor
+            )
             request.session["new_key"] = secret
         elif action in {"rotate", "revoke"}:
             key = ApiKey.objects.filter(pk=request.POST.get("key")).first()
