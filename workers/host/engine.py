@@ -1,0 +1,349 @@
+"""One model being served: its child, the requests in it, and bringing both back after a death.
+
+States: ``loading`` → ``ready`` → ``restarting`` → ``ready`` …, and the ends ``failed`` (the model cannot be
+loaded, or dies again and again before it is ready) and ``stopped`` (unloaded on purpose). Requests may be
+handed in while loading or restarting; they are sent on when the child is ready. Sinks are called from the
+child's reader thread with this engine's lock held and must not block.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import structlog
+from tokenizers import Tokenizer
+
+from mlxplatform.inference.contract import Admitted, Embedded, Event, Failed, Finished, Refusal, Scored, Usage, Waiting
+from mlxplatform.library.local_models import LocalModel
+from workers.engine import protocol
+from workers.host import healing
+from workers.host.child import EngineChild
+from workers.host.journal import Entry
+
+log = structlog.get_logger(__name__)
+
+State = Literal["loading", "ready", "restarting", "failed", "stopped"]
+
+#: Deaths in a row before ready after which the model counts as not loadable.
+MAX_START_DEATHS = 3
+#: Seconds before the n-th start after a death, so that a crash loop does not eat the machine.
+RESTART_DELAYS = (0.0, 0.5, 2.0)
+
+
+class EngineGone(Exception):
+    """The engine was stopped between being found and being used; look again."""
+
+
+class Engine:
+    """Serves one model. All methods may be called from any thread."""
+
+    def __init__(
+        self,
+        model: LocalModel,
+        options: Mapping[str, object],
+        host: str,
+        flush: Callable[[], None],
+        on_end: Callable[[Engine], None],
+    ):
+        self.model = model
+        self.tokenizer = Tokenizer.from_file(str(model.path / "tokenizer.json"))
+        self.state: State = "loading"
+        self.facts: dict[str, Any] = {}
+        self.stats: dict[str, float] = {}
+        self.restarts = 0
+        self.last_used = time.monotonic()
+        self.pinned = False
+        self.load_seconds = 0.0
+        self._options, self._host, self._flush, self._on_end = dict(options), host, flush, on_end
+        self._lock = threading.RLock()
+        self._entries: dict[int, Entry] = {}
+        self._sent: set[int] = set()
+        self._suspects: deque[Entry] = deque()
+        self._trial: Entry | None = None
+        self._answers: dict[int, Callable[[protocol.Mounted], None]] = {}
+        self._start_deaths = 0
+        self._deadline = 0.0
+        self._began = time.monotonic()
+        self._ready = threading.Event()
+        self._child = self._launch()
+
+    # -- for the runtime ---------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def running(self) -> int:
+        return len(self._entries)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._entries)
+
+    def count(self, *, rows: bool) -> int:
+        with self._lock:
+            return sum(entry.is_row == rows for entry in self._entries.values())
+
+    def waiting(self) -> int:
+        """Interactive requests beyond the slots."""
+        return max(0, self.count(rows=False) - int(str(self._options["slots"])))
+
+    def submit(self, entry: Entry) -> None:
+        """Take a request over. It is answered through its sink from now on.
+
+        Raises:
+            EngineGone: stopped or failed; nothing was taken.
+        """
+        with self._lock:
+            if self.state in ("stopped", "failed"):
+                raise EngineGone
+            self.last_used = time.monotonic()
+            self._entries[entry.seq] = entry
+            if self.state == "ready" and self._trial is None and not self._suspects:
+                self._admit(entry)
+                self._send(entry)
+            self._flush()
+
+    def cancel(self, entry: Entry, failed: Failed) -> None:
+        """End a request with ``failed``; harmless when it has ended already."""
+        with self._lock:
+            if self._entries.get(entry.seq) is not entry:
+                return
+            self._child.send(protocol.Cancel(entry.seq))
+            self._close(entry, entry.fail(failed))
+            self._flush()
+
+    def wait_ready(self, seconds: float) -> bool:
+        """Whether the engine became ready in time."""
+        return self._ready.wait(seconds) and self.state == "ready"
+
+    def set_deadline(self, monotonic: float) -> None:
+        """Until when the child may use the GPU."""
+        self._deadline = monotonic
+        self._child.send(protocol.Deadline(monotonic))
+
+    def ask(self, order: protocol.Mount | protocol.Unmount, seconds: float) -> protocol.Mounted:
+        """Send an adapter order and wait for its answer.
+
+        Raises:
+            Refusal: 503 when the engine does not answer in time.
+        """
+        answer: list[protocol.Mounted] = []
+        arrived = threading.Event()
+
+        def keep(reply: protocol.Mounted) -> None:
+            answer.append(reply)
+            arrived.set()
+
+        with self._lock:
+            self._answers[order.seq] = keep
+            self._child.send(order)
+        if not arrived.wait(seconds):
+            self._answers.pop(order.seq, None)
+            raise Refusal(503, "engine_unavailable", "The engine did not answer in time. Try again.", retry_after=2)
+        return answer[0]
+
+    def flush_prefix_cache(self) -> None:
+        self._child.send(protocol.Flush())
+
+    def kill(self) -> None:
+        """End the child by force; it comes back by itself."""
+        self._child.kill()
+
+    def stop(self, failed: Failed | None = None) -> None:
+        """Unload: requests still here end with ``failed``; returns when the process is gone."""
+        with self._lock:
+            if self.state == "stopped":
+                return
+            self.state = "stopped"
+            self._fail_all(failed or Failed("engine_unavailable", "The model was unloaded.", 503, retry_after=1))
+        self._child.quit()
+        self._on_end(self)
+
+    # -- the child ---------------------------------------------------------------------------------------
+
+    def _launch(self) -> EngineChild:
+        child = EngineChild(self.model.path, self._options, self._on_report, self._on_exit)
+        self._child = child
+        child.listen()
+        return child
+
+    def _on_report(self, child: EngineChild, report: Any) -> None:
+        with self._lock:
+            if child is not self._child or self.state == "stopped":
+                return
+            match report:
+                case protocol.Step():
+                    self._on_step(report)
+                case protocol.Stats():
+                    self.stats = report.values
+                case protocol.Ready():
+                    self._on_ready(report)
+                case protocol.Vectors():
+                    self._on_vectors(report)
+                case protocol.Scores():
+                    self._on_scores(report)
+                case protocol.Mounted():
+                    answer = self._answers.pop(report.seq, None)
+                    if answer is not None:
+                        answer(report)
+                case protocol.LoadFailed():
+                    log.error("engine.load_failed", model=self.model.id, reason=report.message, detail=report.detail)
+                    self._end(Failed("model_load_failed", report.message, 502))
+            self._flush()
+
+    def _on_ready(self, report: protocol.Ready) -> None:
+        self.facts = report.facts
+        self.load_seconds = round(time.monotonic() - self._began, 3)
+        self.state = "ready"
+        self._start_deaths = 0
+        self._ready.set()
+        log.info("engine.ready", model=self.model.id, after_seconds=self.load_seconds, **report.facts)
+        if self._deadline:
+            self._child.send(protocol.Deadline(self._deadline))
+        self._resume()
+
+    def _on_exit(self, child: EngineChild, status: int | None) -> None:
+        with self._lock:
+            if child is not self._child or self.state in ("stopped", "failed"):
+                return
+            log.error("engine.died", model=self.model.id, pid=child.pid, status=status, requests=len(self._entries))
+            self.restarts += 1
+            self._start_deaths = self._start_deaths + 1 if self.state != "ready" else 0
+            self.state = "restarting"
+            self._ready.clear()
+            self._judge()
+            if self._start_deaths >= MAX_START_DEATHS:
+                self._end(Failed("engine_unavailable", "The engine keeps failing to start.", 503, retry_after=30))
+                self._flush()
+                return
+            for entry in self._entries.values():
+                if entry.admitted:
+                    entry.sink([Waiting(0, None, "restart")])
+            self._flush()
+            delay = RESTART_DELAYS[min(self._start_deaths, len(RESTART_DELAYS) - 1)]
+        threading.Timer(delay, self._relaunch).start()
+
+    def _relaunch(self) -> None:
+        with self._lock:
+            if self.state != "restarting":
+                return
+            self._began = time.monotonic()
+            try:
+                self._launch()
+            except OSError as error:
+                log.error("engine.cannot_start", model=self.model.id, reason=str(error))
+                self._end(Failed("engine_unavailable", "The engine cannot be started.", 503, retry_after=30))
+                self._flush()
+
+    def _judge(self) -> None:
+        present = [entry for entry in self._entries.values() if entry.seq in self._sent]
+        waiting = [entry for entry in self._entries.values() if entry.seq not in self._sent and entry not in self._suspects]
+        verdict = healing.after_death(present, waiting)
+        if verdict.culprit is not None:
+            culprit = verdict.culprit
+            log.error("engine.poisoned", model=self.model.id, request=culprit.request.id, deaths=culprit.deaths)
+            message = "This request ended the engine twice and is not tried again."
+            self._close(culprit, culprit.fail(Failed("engine_poisoned", message, 500)))
+        self._sent.clear()
+        self._trial = None
+        self._suspects = deque([*verdict.one_by_one, *(entry for entry in self._suspects if entry.outcome is None)])
+
+    def _resume(self) -> None:
+        """Send what may run now: one suspect alone, or everybody."""
+        while self._suspects:
+            self._trial = self._suspects.popleft()
+            if self._trial.outcome is None:
+                self._admit(self._trial)
+                self._send(self._trial)
+                return
+        self._trial = None
+        for entry in list(self._entries.values()):
+            if entry.seq not in self._sent:
+                self._admit(entry)
+                self._send(entry)
+
+    # -- requests ----------------------------------------------------------------------------------------
+
+    def _admit(self, entry: Entry) -> None:
+        if entry.admitted:
+            return
+        entry.admitted = True
+        events: list[Event] = [Admitted(len(entry.prepared.prompt_ids), self.model.id, self._host)]
+        if not entry.is_row and (position := self.waiting()):
+            events.append(Waiting(position, None, "queue"))
+        entry.sink(events)
+
+    def _send(self, entry: Entry) -> None:
+        self._sent.add(entry.seq)
+        request, prepared = entry.request, entry.prepared
+        if request.kind == "embedding":
+            self._child.send(protocol.Embed(entry.seq, prepared.inputs, request.priority, request.dimensions))
+        elif request.kind == "score":
+            self._child.send(protocol.Score(entry.seq, prepared.prompt_ids, prepared.labels, request.priority, request.adapter))
+        else:
+            self._child.send(entry.start_order())
+
+    def _on_step(self, step: protocol.Step) -> None:
+        news: dict[int, list[Event]] = {}
+        for progress in step.progress:
+            if (entry := self._entries.get(progress.seq)) is not None:
+                entry.prefilled = progress.done
+                entry.cached = entry.cached or progress.cached
+        for token in step.tokens:
+            if (entry := self._entries.get(token.seq)) is None:
+                continue
+            events, stop = entry.take(token)
+            if events:
+                news.setdefault(entry.seq, []).extend(events)
+            if stop is not None:
+                self._child.send(protocol.Cancel(entry.seq))
+                self._close(entry, news.pop(entry.seq, []) + entry.finish("stop", stop))
+        for seq, events in news.items():
+            ended = next((end for end in step.ended if end.seq == seq), None)
+            if ended is None:
+                self._entries[seq].sink(events)
+        for ended in step.ended:
+            if (entry := self._entries.get(ended.seq)) is not None:
+                self._close(entry, news.get(ended.seq, []) + entry.finish(ended.reason))
+        for broken in step.broken:
+            if (entry := self._entries.get(broken.seq)) is not None:
+                self._close(entry, entry.fail(Failed(broken.code, broken.message, broken.status, broken.param)))
+        if self._trial is not None and healing.acquitted(self._trial):
+            self._resume()
+
+    def _on_vectors(self, report: protocol.Vectors) -> None:
+        if (entry := self._entries.get(report.seq)) is not None:
+            entry.outcome = Finished("stop", Usage(prompt=report.tokens))
+            self._close(entry, [Embedded(report.vectors, report.dimensions), entry.outcome])
+
+    def _on_scores(self, report: protocol.Scores) -> None:
+        if (entry := self._entries.get(report.seq)) is not None:
+            entry.outcome = Finished("stop", Usage(prompt=len(entry.prepared.prompt_ids), cached=report.cached))
+            self._close(entry, [Scored(report.logprobs), entry.outcome])
+
+    def _close(self, entry: Entry, events: list[Event]) -> None:
+        """Deliver the last events and forget the request."""
+        self._entries.pop(entry.seq, None)
+        self._sent.discard(entry.seq)
+        self.last_used = time.monotonic()
+        entry.sink(events)
+        entry.done.set()
+        if entry is self._trial and self.state == "ready":
+            self._resume()
+
+    def _fail_all(self, failed: Failed) -> None:
+        for entry in list(self._entries.values()):
+            self._close(entry, entry.fail(failed))
+        self._flush()
+
+    def _end(self, failed: Failed) -> None:
+        self.state = "failed"
+        self._ready.set()
+        self._fail_all(failed)
+        self._on_end(self)

@@ -1,0 +1,106 @@
+"""The journal: what one running request was asked and what it has answered, in the supervisor's memory.
+
+An engine child may die at any moment; prompt ids, emitted ids and the text layer's state live here, so a new
+child continues where the old one stopped and the client sees a pause. Turning tokens into text happens here
+as well, which keeps the child's main thread free for the model.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlxplatform.inference.contract import Event, Failed, Finished, InferenceRequest, TokenLogprob, Usage
+from workers.engine.protocol import Start, Token
+from workers.engine.text import TextLayer
+from workers.prepare.protocol import Prepared
+
+Sink = Callable[[list[Event]], None]
+
+#: A token that cannot be chosen has log-probability -inf, which JSON cannot carry.
+LOGPROB_FLOOR = -9999.0
+
+
+@dataclass(eq=False)
+class Entry:
+    """One request from admission to its last event.
+
+    ``deaths`` counts engine deaths while it ran; ``mark`` is how many tokens it had emitted at the last one.
+    """
+
+    seq: int
+    request: InferenceRequest
+    prepared: Prepared
+    tokenizer: Any
+    sink: Sink
+    done: threading.Event = field(default_factory=threading.Event)
+    emitted: list[int] = field(default_factory=list)
+    cached: int = 0
+    prefilled: int = 0
+    admitted: bool = False
+    deaths: int = 0
+    mark: int = 0
+    outcome: Finished | Failed | None = None
+    created: float = field(default_factory=time.monotonic)
+    first_token: float | None = None
+    text: TextLayer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.text = TextLayer(self.tokenizer, self.prepared.text)
+
+    @property
+    def is_row(self) -> bool:
+        return self.request.priority == "row"
+
+    def start_order(self) -> Start:
+        """The order that makes an engine run the rest of this request."""
+        prepared, request = self.prepared, self.request
+        return Start(
+            seq=self.seq,
+            prompt=prepared.prompt_ids,
+            emitted=self.emitted,
+            max_tokens=prepared.max_tokens,
+            priority=request.priority,
+            eos=prepared.stop_ids,
+            sampling=prepared.sampling,
+            logprobs=request.logprobs,
+            constraint=prepared.text.constraint or request.constraint,
+            tool_format=prepared.text.tool_format,
+            boundary=prepared.boundary,
+            adapter=request.adapter,
+        )
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(len(self.prepared.prompt_ids), len(self.emitted), self.cached, self.text.reasoning_tokens)
+
+    def take(self, token: Token) -> tuple[list[Event], str | None]:
+        """Record one emitted token; answers its events and the stop string that it completed, if any."""
+        if self.first_token is None:
+            self.first_token = time.monotonic()
+        self.emitted.append(token.id)
+        return self.text.push(token.id, self._logprob(token))
+
+    def finish(self, reason: Any, stop: str | None = None) -> list[Event]:
+        """The last events. Sets the outcome; the caller delivers and then sets ``done``."""
+        events, settled = self.text.finish(reason)
+        self.outcome = Finished(settled, self.usage, stop)
+        return [*events, self.outcome]
+
+    def fail(self, failed: Failed) -> list[Event]:
+        self.outcome = Failed(
+            failed.code, failed.message, failed.status, failed.param, failed.retry_after, self.usage if self.emitted else None
+        )
+        return [self.outcome]
+
+    def _logprob(self, token: Token) -> TokenLogprob | None:
+        if token.logprob is None:
+            return None
+        top = [(i, self._text_of(i), max(value, LOGPROB_FLOOR)) for i, value in token.top or []]
+        return TokenLogprob(token.id, self._text_of(token.id), max(token.logprob, LOGPROB_FLOOR), top)
+
+    def _text_of(self, token: int) -> str:
+        return str(self.tokenizer.decode([token], skip_special_tokens=False))

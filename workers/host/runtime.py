@@ -1,0 +1,262 @@
+"""The host's front door: a request comes in, is prepared, admitted to an engine, and answered through its sink.
+
+Used by actors of this process only (chat, rows of batches). Knows no Redis and no Dramatiq. ``start`` blocks
+for as long as preparation takes; everything after that happens on the engine's reader thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from mlxplatform.inference.contract import Event, Failed, Finished, InferenceRequest, Refusal
+from mlxplatform.library import local_models
+from mlxplatform.library.local_models import LocalModel
+from workers.host.engine import Engine, EngineGone
+from workers.host.journal import Entry, Sink
+from workers.host.residency import Residency
+from workers.prepare.client import Preparer
+from workers.prepare.model import UNSTATED_CONTEXT
+
+log = structlog.get_logger(__name__)
+
+#: Seconds a client is told to wait when the line is full: about one short answer.
+QUEUE_RETRY_AFTER = 2
+#: Cancellations remembered for requests that have not arrived yet (a cancel may overtake its request).
+EARLY_CANCELS = 10_000
+
+CANCELLED = Failed("cancelled", "The request was cancelled.", 499)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``context`` 0: the model's own window. ``queue_limit`` interactive requests may wait beyond ``slots``."""
+
+    host: str
+    home: Path
+    slots: int = 16
+    queue_limit: int = 64
+    row_share: int = 0
+    context: int = 0
+    prefill_ms: int = 100
+    prefix_mb: int = 1024
+    dtype: str = "auto"
+    blas: str = ""
+    threads: int = 0
+    budget: int = 0
+
+
+class Running:
+    """A request under way. ``done`` is set after the last event was delivered."""
+
+    def __init__(self, entry: Entry, engine: Engine, forget: Callable[[Running], None]):
+        self._entry, self._engine, self._forget = entry, engine, forget
+
+    @property
+    def request(self) -> InferenceRequest:
+        return self._entry.request
+
+    @property
+    def done(self) -> threading.Event:
+        return self._entry.done
+
+    @property
+    def outcome(self) -> Finished | Failed | None:
+        """The last event once ``done`` is set."""
+        return self._entry.outcome
+
+    def cancel(self, reason: str = "") -> None:
+        """End it within one step; the last event is then ``Failed("cancelled", …)``."""
+        log.info("request.cancelled", request=self.request.id, reason=reason, tokens=len(self._entry.emitted))
+        self._engine.cancel(self._entry, CANCELLED)
+
+
+class HostRuntime:
+    """Everything that runs inference on this host."""
+
+    def __init__(self, settings: Settings, *, preparer: Preparer | None = None):
+        self.settings = settings
+        self.on_flush: list[Callable[[], None]] = []
+        self.residency = Residency(settings.host, self._budget(), self._options, self._flush, settings.dtype)
+        self._preparer = preparer or Preparer()
+        self._preparer.start()
+        self._numbers = itertools.count(1)
+        self._running: dict[str, Running] = {}
+        self._cancelled: OrderedDict[str, None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    # -- requests ----------------------------------------------------------------------------------------
+
+    def start(self, request: InferenceRequest, sink: Sink) -> Running:
+        """Prepare and admit one request.
+
+        ``sink`` gets lists of events, ``Admitted`` first, ``Finished`` or ``Failed`` last, from another thread,
+        and must not block.
+
+        Raises:
+            Refusal: it is not going to run; the sink was not called.
+        """
+        model = self._model(request)
+        self._check_room(request, model)
+        prepared = self._preparer.prepare(request, model.path, context=self.settings.context)
+        for _ in range(3):  # an engine may be evicted between being found and being used
+            engine = self.residency.obtain(model)
+            entry = Entry(next(self._numbers), request, prepared, engine.tokenizer, self._closing(request.id, sink))
+            running = Running(entry, engine, self._forget)
+            with self._lock:
+                if self._cancelled.pop(request.id, 0) is None:
+                    raise Refusal.from_failed(CANCELLED)
+                self._running[request.id] = running
+            try:
+                engine.submit(entry)
+            except EngineGone:
+                self._forget(running)
+                continue
+            return running
+        raise Refusal(503, "engine_unavailable", "The engine is not available.", retry_after=5)
+
+    def count(self, request: InferenceRequest) -> int:
+        """Prompt tokens of a request, without loading its model.
+
+        Raises:
+            Refusal: as admission would.
+        """
+        return self._preparer.count(request, self._model(request).path)
+
+    def cancel(self, request_id: str, reason: str = "") -> None:
+        """Cancel by id, in whatever phase; also when the request has not arrived yet."""
+        with self._lock:
+            running = self._running.get(request_id)
+            if running is None:
+                self._cancelled[request_id] = None
+                while len(self._cancelled) > EARLY_CANCELS:
+                    self._cancelled.popitem(last=False)
+        if running is not None:
+            running.cancel(reason)
+
+    def cancel_channel(self, frames: str) -> None:
+        """Cancel what a web process waited for that no longer listens; background requests run on."""
+        with self._lock:
+            lost = [r for r in self._running.values() if r.request.frames == frames and not r.request.background]
+        for running in lost:
+            running.cancel("web process gone")
+
+    def running(self) -> list[Running]:
+        with self._lock:
+            return list(self._running.values())
+
+    def current_model(self) -> LocalModel | None:
+        return local_models.default_chat(self.settings.home)
+
+    def context_of(self, model: LocalModel) -> int:
+        """The window in tokens that requests to a model get on this host."""
+        return min(filter(None, (self.settings.context, model.context)), default=UNSTATED_CONTEXT)
+
+    def warm(self) -> None:
+        """Load the current model before anybody asks, if there is one and it fits."""
+        model = self.current_model()
+        if model is None:
+            log.warning("engine.no_model", hint="import a model: python manage.py models import")
+            return
+        try:
+            self.residency.obtain(model)
+        except Refusal as refusal:
+            log.error("engine.not_loaded", model=model.id, reason=refusal.message)
+
+    def close(self) -> None:
+        self.residency.close()
+        self._preparer.close()
+
+    # -- inside ------------------------------------------------------------------------------------------
+
+    def _model(self, request: InferenceRequest) -> LocalModel:
+        model = local_models.find(request.model, self.settings.home)
+        if model is None:
+            raise Refusal(404, "model_not_found", f"The model {request.model!r} does not exist on this host.", param="model")
+        return model
+
+    def _check_room(self, request: InferenceRequest, model: LocalModel) -> None:
+        if request.priority == "row":
+            return
+        engine = self.residency.get(model.id)
+        ahead = engine.count(rows=False) if engine is not None else 0
+        if ahead >= self.settings.slots + self.settings.queue_limit:
+            raise Refusal(
+                429, "queue_full", "Too many requests are waiting. Try again shortly.", retry_after=QUEUE_RETRY_AFTER
+            )
+
+    def _closing(self, request_id: str, sink: Sink) -> Sink:
+        def deliver(events: list[Event]) -> None:
+            if events and isinstance(events[-1], Finished | Failed):
+                with self._lock:
+                    self._running.pop(request_id, None)
+            sink(events)
+
+        return deliver
+
+    def _forget(self, running: Running) -> None:
+        with self._lock:
+            self._running.pop(running.request.id, None)
+
+    def _flush(self) -> None:
+        for flush in self.on_flush:
+            flush()
+
+    def _budget(self) -> int:
+        from workers.engine.platform import memory_budget
+
+        return memory_budget(self.settings.budget)
+
+    def _options(self, model: LocalModel) -> dict[str, object]:
+        settings = self.settings
+        return {
+            "dtype": settings.dtype,
+            "blas": settings.blas,
+            "threads": settings.threads,
+            "slots": settings.slots,
+            "row-share": settings.row_share,
+            "prefill-ms": settings.prefill_ms,
+            "prefix-mb": settings.prefix_mb,
+            "prefix-dir": settings.home / "cache" / "prefix",
+            "budget": self.residency.budget,
+            "context": self.context_of(model),
+        }
+
+
+_runtime: HostRuntime | None = None
+_runtime_lock = threading.Lock()
+
+
+def runtime() -> HostRuntime:
+    """The process-wide runtime, made from Django's settings at first use."""
+    global _runtime
+    with _runtime_lock:
+        if _runtime is None:
+            _runtime = HostRuntime(settings_from_environment())
+        return _runtime
+
+
+def settings_from_environment() -> Settings:
+    from mlxplatform import environment
+
+    env = environment.read()
+    mib = 1024 * 1024
+    return Settings(
+        host=env.host_id,
+        home=env.home,
+        slots=env.slots,
+        queue_limit=env.queue_limit,
+        context=env.context,
+        prefill_ms=env.prefill_target_ms,
+        prefix_mb=env.prefix_cache_mb,
+        dtype=env.dtype,
+        blas=env.blas,
+        threads=env.threads,
+        budget=env.memory_budget_mb * mib,
+    )

@@ -1,0 +1,180 @@
+"""What this host says of itself: its live state in Redis each second, its row in SQL now and then.
+
+The live state is what ``/stats``, ``/health``, placement and the console read; it expires with its heartbeat,
+so a host that is gone says nothing instead of something old.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import threading
+import time
+from typing import Any
+
+import redis
+import structlog
+
+from mlxplatform.broker import queues
+from mlxplatform.broker.connections import BROKER_ERRORS
+from mlxplatform.library import local_models
+from workers.host.engine import Engine
+from workers.host.runtime import HostRuntime
+
+log = structlog.get_logger(__name__)
+
+#: Seconds between two publications of the live state.
+INTERVAL = 1.0
+#: Seconds between two writes of the row; the live state is what readers use.
+ROW_INTERVAL = 10.0
+#: Figures of an engine child that are summed over the engines of the host.
+SUMMED = ("active_rows", "waiting_rows", "kv_bytes", "prefix_bytes", "prefix_entries", "preemptions", "rebuilds")
+
+
+class HostState:
+    """Publishes until stopped. ``instance`` names this run of the gpu process."""
+
+    def __init__(self, runtime: HostRuntime, client: redis.Redis):
+        self.instance = secrets.token_hex(8)
+        self._runtime, self._client = runtime, client
+        self._stopped = threading.Event()
+        self._row_written = 0.0
+        self._emitted: tuple[float, float] = (time.monotonic(), 0.0)
+        self._thread = threading.Thread(target=self._run, name="host-state", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Withdraw the live state: this host takes no more work."""
+        self._stopped.set()
+        self._thread.join(INTERVAL * 2)
+        try:
+            self._client.delete(queues.host_key(self._runtime.settings.host))
+        except BROKER_ERRORS:
+            return
+
+    def snapshot(self) -> dict[str, Any]:
+        """The live state as published."""
+        runtime = self._runtime
+        engines = runtime.residency.engines()
+        current = runtime.current_model()
+        main = runtime.residency.get(current.id) if current is not None else None
+        active = sum(min(engine.count(rows=False), runtime.settings.slots) for engine in engines)
+        totals = {name: sum(engine.stats.get(name, 0.0) for engine in engines) for name in SUMMED}
+        return {
+            "host": runtime.settings.host,
+            "instance": self.instance,
+            "pid": os.getpid(),
+            "at": time.time(),
+            "engine": _engine_summary(main),
+            "engines": [_engine_details(engine) for engine in engines],
+            "models": [self._model(model, current) for model in local_models.scan(runtime.settings.home)],
+            "slots": runtime.settings.slots,
+            "queue_limit": runtime.settings.queue_limit,
+            "active": active,
+            "waiting": sum(engine.waiting() for engine in engines),
+            "rows_active": int(totals["active_rows"]),
+            "rows_waiting": int(totals["waiting_rows"]),
+            "tokens_per_s": self._rate(engines),
+            "memory": {
+                "budget_bytes": runtime.residency.budget,
+                "weight_bytes": sum(int(engine.facts.get("weight_bytes", 0)) for engine in engines),
+                "kv_bytes": int(totals["kv_bytes"]),
+                "prefix_bytes": int(totals["prefix_bytes"]),
+            },
+            "preemptions": int(totals["preemptions"]),
+            "rebuilds": int(totals["rebuilds"]),
+        }
+
+    def _model(self, model: local_models.LocalModel, current: local_models.LocalModel | None) -> dict[str, Any]:
+        engine = self._runtime.residency.get(model.id)
+        facts = engine.facts if engine is not None else {}
+        is_current = current is not None and model.id == current.id
+        if model.kind != "chat":
+            default = local_models.default_for(model.kind, self._runtime.settings.home)
+            is_current = default is not None and default.id == model.id
+        return {
+            "id": model.id,
+            "kind": model.kind,
+            "capabilities": list(model.capabilities),
+            "context": self._runtime.context_of(model),
+            "architecture": model.architecture,
+            "bytes": model.bytes,
+            "parameters": model.parameters,
+            "quantization": model.quantization,
+            "resident": engine is not None and engine.state == "ready",
+            "pinned": self._runtime.residency.is_pinned(model.id),
+            "current": is_current,
+            "dtype": facts.get("dtype", model.dtype),
+            "blas": facts.get("blas", ""),
+            "device": facts.get("device", ""),
+        }
+
+    def _rate(self, engines: list[Engine]) -> float:
+        """Tokens per second since the last snapshot."""
+        now, total = time.monotonic(), sum(engine.stats.get("emitted_tokens", 0.0) for engine in engines)
+        then, before = self._emitted
+        self._emitted = (now, total)
+        return round(max(0.0, total - before) / max(now - then, 1e-3), 1)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                state = self.snapshot()
+                self._client.set(
+                    queues.host_key(self._runtime.settings.host), json.dumps(state), px=queues.HOST_TTL * 1000
+                )
+                self._write_row(state)
+            except BROKER_ERRORS as error:
+                log.warning("state.broker_away", reason=str(error))
+            except Exception:  # the heartbeat must outlive whatever one reading trips over
+                log.exception("state.failed")
+            self._runtime.residency.unload_idle()
+            self._stopped.wait(INTERVAL)
+
+    def _write_row(self, state: dict[str, Any]) -> None:
+        if time.monotonic() - self._row_written < ROW_INTERVAL and self._row_written:
+            return
+        from django.db import DatabaseError, close_old_connections
+        from django.utils import timezone
+
+        from mlxplatform.inference.models import Host
+
+        memory = state["memory"]
+        used = memory["weight_bytes"] + memory["kv_bytes"] + memory["prefix_bytes"]
+        try:
+            close_old_connections()
+            Host.objects.update_or_create(
+                name=state["host"],
+                defaults={
+                    "models": state["models"],
+                    "instance": self.instance,
+                    "free_bytes": memory["budget_bytes"] - used,
+                    "heartbeat_at": timezone.now(),
+                },
+            )
+            self._row_written = time.monotonic()
+        except DatabaseError as error:
+            log.warning("state.row_not_written", reason=str(error))
+
+
+def _engine_summary(engine: Engine | None) -> dict[str, Any]:
+    """The current model's engine: what /health asks about."""
+    if engine is None:
+        return {"state": "absent", "pid": None, "restarts": 0}
+    return {"state": engine.state, "pid": engine.pid, "restarts": engine.restarts}
+
+
+def _engine_details(engine: Engine) -> dict[str, Any]:
+    return {
+        "model": engine.model.id,
+        "state": engine.state,
+        "pid": engine.pid,
+        "restarts": engine.restarts,
+        "load_seconds": engine.load_seconds,
+        "requests": engine.running,
+        "facts": engine.facts,
+        "stats": engine.stats,
+    }
