@@ -62,6 +62,10 @@ class TokenBytes:
             known = self._memo[token] = self._make(token)
         return known
 
+    def text(self, token: int) -> str:
+        """One token alone, for log-probabilities; bytes of half a character show as U+FFFD."""
+        return self.of(token).decode("utf-8", errors="replace")
+
     def _make(self, token: int) -> bytes:
         if token in self.added:
             return self.added[token].encode()

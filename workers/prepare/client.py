@@ -152,11 +152,17 @@ class Preparer:
             usable = True
         except CallTimeout:
             raise Refusal(
-                400, "preparation_timeout", f"Reading the prompt took longer than {self._seconds:g} s and was given up.", param="messages"
+                400,
+                "preparation_timeout",
+                f"Reading the prompt took longer than {self._seconds:g} s and was given up.",
+                param="messages",
             ) from None
         except ChildDied:
             raise Refusal(
-                400, "preparation_failed", "Reading the prompt needed more memory or stack than allowed and was given up.", param="messages"
+                400,
+                "preparation_failed",
+                "Reading the prompt needed more memory or stack than allowed and was given up.",
+                param="messages",
             ) from None
         finally:
             self._put_back(child, usable=usable)

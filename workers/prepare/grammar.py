@@ -15,4 +15,6 @@ def validate(spec: TextSpec, tokenizer: Tokenizer) -> None:
         Refusal: 400 naming what is not supported.
     """
     if spec.constraint is not None:
-        raise Refusal(400, "unsupported_constraint", "Constrained output is not available for this model.", param="response_format")
+        raise Refusal(
+            400, "unsupported_constraint", "Constrained output is not available for this model.", param="response_format"
+        )

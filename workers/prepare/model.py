@@ -21,7 +21,17 @@ UNSTATED_CONTEXT = 8192
 
 #: Marks that end a turn. Where the template writes one, it ends the answer too, even if the model's
 #: configuration forgot to list it (many converted models do).
-TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end_of_turn|>", "<end_of_turn>", "<|end|>", "<|eom_id|>", "<turn|>", "<|return|>", "<|call|>")
+TURN_ENDS = (
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|end_of_turn|>",
+    "<end_of_turn>",
+    "<|end|>",
+    "<|eom_id|>",
+    "<turn|>",
+    "<|return|>",
+    "<|call|>",
+)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

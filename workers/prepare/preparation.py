@@ -124,7 +124,9 @@ class Preparation:
         if isinstance(prompt, list):
             for token in prompt:
                 if not 0 <= token < loaded.model.vocab_size:
-                    raise Refusal(400, "invalid_value", f"prompt: token id {token} is not in the model's vocabulary.", param="prompt")
+                    raise Refusal(
+                        400, "invalid_value", f"prompt: token id {token} is not in the model's vocabulary.", param="prompt"
+                    )
             return list(prompt)
         return loaded.encoder.encode_raw(prompt or "")
 
@@ -152,7 +154,10 @@ class Preparation:
         source = source or model.templates.get("default", "")
         if not source:
             raise Refusal(
-                400, "no_chat_template", "This model has no chat template; use the completions endpoint instead.", param="messages"
+                400,
+                "no_chat_template",
+                "This model has no chat template; use the completions endpoint instead.",
+                param="messages",
             )
         can = messages.abilities(source, tuple(sorted(model.special.items())))
         turns, tools = messages.conversation(request.messages, offered, can)
@@ -208,7 +213,9 @@ class Preparation:
     def _primer(loaded: _Loaded, rendered: _Rendered, ids: list[int]) -> int | None:
         reply = {"role": "assistant", "content": _DUMMY_REPLY}
         try:
-            text = render(rendered.source, {**rendered.variables, "messages": [*rendered.turns, reply], "add_generation_prompt": False})
+            text = render(
+                rendered.source, {**rendered.variables, "messages": [*rendered.turns, reply], "add_generation_prompt": False}
+            )
         except Refusal:
             return None
         probe = loaded.encoder.encode_rendered(text)

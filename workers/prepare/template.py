@@ -112,7 +112,9 @@ def render(source: str, variables: dict[str, Any], *, seconds: float = limits.RE
             for piece in compiled(source).generate(**variables):
                 size += len(piece)
                 if size > limits.RENDERED_CHARACTERS:
-                    raise Refusal(400, "template_too_long", "The model's chat template writes more text than allowed.", param="messages")
+                    raise Refusal(
+                        400, "template_too_long", "The model's chat template writes more text than allowed.", param="messages"
+                    )
                 pieces.append(piece)
             return "".join(pieces)
     except TemplateRaised as reason:
@@ -136,6 +138,10 @@ def render(source: str, variables: dict[str, Any], *, seconds: float = limits.RE
             400, "template_failed", "The model's chat template cannot render these messages.", param="messages"
         ) from None
     except RecursionError:
-        raise Refusal(400, "template_failed", "The messages are nested too deeply for the chat template.", param="messages") from None
+        raise Refusal(
+            400, "template_failed", "The messages are nested too deeply for the chat template.", param="messages"
+        ) from None
     except MemoryError:
-        raise Refusal(400, "template_too_long", "The model's chat template needs more memory than allowed.", param="messages") from None
+        raise Refusal(
+            400, "template_too_long", "The model's chat template needs more memory than allowed.", param="messages"
+        ) from None

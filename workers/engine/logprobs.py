@@ -1,0 +1,54 @@
+"""Log-probabilities for the rows that asked for them, and for no other: a log-softmax over the vocabulary
+costs as much as a tenth of a small model's step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from mlxplatform.inference.contract import TokenLogprob
+from workers.engine.detokenize import TokenBytes
+from workers.engine.sampling import LOGPROB_FLOOR
+
+
+def summarize(logits: mx.array, tokens: mx.array, wanted: Sequence[int | None]) -> tuple[mx.array, mx.array, mx.array] | None:
+    """Lazily, for all rows: (chosen log-probability [rows], best ids [rows, k], their log-probabilities).
+
+    ``wanted`` is each row's ``logprobs`` of the request; None when nobody asked. Values are those after
+    processors and before sampling.
+    """
+    asked = [count for count in wanted if count is not None]
+    if not asked:
+        return None
+    values = logits.astype(mx.float32)
+    values = values - mx.logsumexp(values, axis=-1, keepdims=True)
+    chosen = mx.take_along_axis(values, tokens[:, None].astype(mx.int32), axis=-1)[:, 0]
+    width = min(max(max(asked), 1), values.shape[-1] - 1)
+    found = mx.argpartition(-values, kth=width - 1, axis=-1)[:, :width]
+    best = mx.take_along_axis(values, found, axis=-1)
+    order = mx.argsort(-best, axis=-1)
+    return chosen, mx.take_along_axis(found, order, axis=-1), mx.take_along_axis(best, order, axis=-1)
+
+
+def _finite(value: float) -> float:
+    return value if value > LOGPROB_FLOOR else LOGPROB_FLOOR
+
+
+def token_logprob(
+    table: TokenBytes, token: int, chosen: float, best_ids: Sequence[int], best: Sequence[float], count: int
+) -> TokenLogprob:
+    """One token's entry with its ``count`` best alternatives."""
+    top: list[tuple[int, str, float]] = [
+        (int(other), table.text(int(other)), _finite(float(value)))
+        for other, value in zip(best_ids[:count], best[:count], strict=False)
+    ]
+    return TokenLogprob(token, table.text(token), _finite(chosen), top)
+
+
+def read(summary: tuple[mx.array, mx.array, mx.array]) -> tuple[list[Any], list[Any], list[Any]]:
+    """The summary as plain numbers; waits for the step that computes it."""
+    chosen, ids, best = summary
+    return chosen.tolist(), ids.tolist(), best.tolist()
