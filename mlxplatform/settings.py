@@ -65,6 +65,7 @@ INSTALLED_APPS = [
     "mlxplatform.memory",
     "mlxplatform.schedules",
     "mlxplatform.accounts",
+    "mlxplatform.operations",
     "mlxplatform.console",
 ]
 

@@ -27,6 +27,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from mlxplatform import paths
 from mlxplatform.library import starters
+from mlxplatform.operations import database
 from workers.guard import end_with_parent
 
 ADMIN = "admin"
@@ -71,6 +72,12 @@ class Command(BaseCommand):
             raise PermissionError(13, "permission denied", str(home))
 
     def _tables(self) -> None:
+        try:
+            copy = database.before_migrations()
+        except database.NewerDatabase as refusal:
+            raise CommandError(f"{refusal}.") from None
+        if copy is not None:
+            self.stdout.write(f"the database was copied to {copy.name} in backups/")
         executor = MigrationExecutor(connection)
         plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
         if plan:
