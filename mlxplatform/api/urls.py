@@ -1,3 +1,17 @@
-from django.urls import URLPattern
+"""Routes of the wire protocols. Paths are tidied before routing, so none ends in a slash."""
 
-urlpatterns: list[URLPattern] = []
+from django.urls import path
+
+from mlxplatform.api import status
+from mlxplatform.api.openai import models
+from mlxplatform.api.openai.chat import views as chat
+
+urlpatterns = [
+    path("health", status.health_view),
+    path("readyz", status.ready_view),
+    path("stats", status.stats_view),
+    path("v1", status.index_view),
+    path("v1/models", models.models_list),
+    path("v1/models/<path:model_id>", models.models_detail),
+    path("v1/chat/completions", chat.chat_completions),
+]

@@ -1,0 +1,62 @@
+"""``GET /v1/models`` and ``/v1/models/{id}``: what the live hosts can serve, in OpenAI's list and in decision clients'."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest
+
+from mlxplatform.http.views import endpoint
+from mlxplatform.inference.placement import ServedModel, live_hosts, model_not_found
+
+OWNER = "mlx-platform"
+
+
+def model_object(model: ServedModel) -> dict[str, Any]:
+    entry = model.entry
+    return {
+        "id": model.id,
+        "object": "model",
+        "created": int(entry.get("created") or 0),
+        "owned_by": str(entry.get("owned_by") or OWNER),
+        "kind": model.kind,
+        "context_window": model.context,
+        "capabilities": {name: True for name in sorted(model.capabilities)},
+        "resident": model.resident,
+        "current": model.current,
+    }
+
+
+async def served() -> dict[str, ServedModel]:
+    """Every model once; the resident copy speaks for a model that several hosts have. Current models first."""
+    found: dict[str, ServedModel] = {}
+    for host in await live_hosts():
+        for model in host.models:
+            if model.id not in found or (model.resident and not found[model.id].resident):
+                found[model.id] = model
+    return dict(sorted(found.items(), key=lambda item: (not item[1].current, item[0])))
+
+
+async def list_models(request: HttpRequest) -> dict[str, Any]:
+    models = await served()
+    return {
+        "object": "list",
+        "data": [model_object(model) for model in models.values()],
+        "models": [
+            {"name": model.id, "description": f"Local {model.kind} model", "release_date": ""}
+            for model in models.values()
+            if model.kind == "chat"
+        ],
+    }
+
+
+async def retrieve_model(request: HttpRequest, model_id: str) -> dict[str, Any]:
+    """Any id, with slashes as they are or as %2F: the server decodes paths before routing."""
+    model = (await served()).get(model_id)
+    if model is None:
+        raise model_not_found(model_id)
+    return model_object(model)
+
+
+models_list = endpoint(GET=list_models)
+models_detail = endpoint(GET=retrieve_model)

@@ -1,0 +1,281 @@
+"""From a parsed request to its answer: place it, submit its choices, drive a renderer, count what was used.
+
+Shared by every protocol. A protocol hands in an :class:`Asked` (the contract request plus what it must say back) and
+a renderer; it never sees queues, hosts or inboxes. Admission errors surface as Refusal before any byte is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+from django.http import HttpRequest
+
+from mlxplatform.accounts import quotas, usage
+from mlxplatform.api.fields import join_names
+from mlxplatform.broker.connections import BROKER_ERRORS
+from mlxplatform.http.sse import comment, heartbeat_seconds
+from mlxplatform.inference import client
+from mlxplatform.inference.client import Completion, Stream
+from mlxplatform.inference.contract import Event, Failed, Finished, InferenceRequest, Refusal, Usage, Waiting
+from mlxplatform.inference.placement import Place, find_place
+
+log = structlog.get_logger(__name__)
+
+IGNORED_HEADER = "x-mlxplatform-ignored"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A checked request of some protocol. ``model`` is the client's word for it; ``request.model`` is still empty.
+
+    ``one_call``: tool calls after the first are dropped.
+    """
+
+    request: InferenceRequest
+    model: str | None
+    n: int = 1
+    stream: bool = False
+    include_usage: bool = False
+    ignored: tuple[str, ...] = ()
+    one_call: bool = False
+    store: bool = False
+    metadata: dict[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """A placed request, ready to submit. ``created`` is Unix seconds; ``headers`` go on the answer."""
+
+    asked: Asked
+    requests: tuple[InferenceRequest, ...]
+    model: str
+    created: int
+    headers: dict[str, str]
+    project: str
+    key_id: str
+
+    @property
+    def id(self) -> str:
+        return self.asked.request.id
+
+
+async def place_call(http: HttpRequest, asked: Asked) -> Call:
+    """Resolve the model and number the choices.
+
+    Raises:
+        Refusal: unknown model, no engine.
+    """
+    place = await find_place(asked.model, client.kind_of(asked.request))
+    project = getattr(http, "project", "default")
+    request = msgspec.structs.replace(asked.request, model=place.model.id, project=project)
+    identity = getattr(http, "identity", None)
+    return Call(
+        asked=asked,
+        requests=tuple(_choice(request, index) for index in range(asked.n)),
+        model=place.model.id,
+        created=int(time.time()),
+        headers=answer_headers(asked.model, place, asked.ignored),
+        project=project,
+        key_id=getattr(identity, "key_id", ""),
+    )
+
+
+def _choice(request: InferenceRequest, index: int) -> InferenceRequest:
+    """The request of one of n choices: an id of its own, and a seed of its own where one was given."""
+    if index == 0:
+        return request
+    seed = request.sampling.seed
+    sampling = request.sampling if seed is None else msgspec.structs.replace(request.sampling, seed=(seed + index) % 2**63)
+    return msgspec.structs.replace(request, id=f"{request.id}-{index}", sampling=sampling)
+
+
+def answer_headers(asked_model: str | None, place: Place, ignored: Sequence[str] = ()) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    if place.substituted:
+        asked = "".join(c for c in asked_model or "" if c.isascii() and c.isprintable() and c not in '"\\')[:60]
+        headers["Warning"] = f"199 mlxplatform \"model '{asked}' is not on this server; '{place.model.id}' answers\""
+    names = join_names(ignored)
+    if names:
+        headers[IGNORED_HEADER] = names
+    return headers
+
+
+class Choices:
+    """The streams of one call, read as one: (choice index, event) pairs in order of arrival."""
+
+    def __init__(self, streams: list[Stream]) -> None:
+        self.streams = streams
+        self.finished = False
+        self._open = len(streams)
+        self._readers: dict[asyncio.Task[list[Event]], int] = {}
+
+    @classmethod
+    async def submit(cls, requests: Sequence[InferenceRequest]) -> Choices:
+        """Submit all or none.
+
+        Raises:
+            Refusal: admission failed for one of them.
+        """
+        results = await asyncio.gather(*(client.submit(request) for request in requests), return_exceptions=True)
+        streams = [result for result in results if isinstance(result, Stream)]
+        failures = [result for result in results if isinstance(result, BaseException)]
+        if failures:
+            for stream in streams:
+                stream.stop("sibling_refused")
+            raise next((failure for failure in failures if isinstance(failure, Refusal)), failures[0])
+        return cls(streams)
+
+    @property
+    def prompt_tokens(self) -> int:
+        admitted = self.streams[0].admitted
+        return admitted.prompt_tokens if admitted else 0
+
+    async def read(self, timeout: float) -> list[tuple[int, Event]]:
+        """Events of any choice; empty after ``timeout`` seconds of silence."""
+        if len(self.streams) == 1:
+            stream = self.streams[0]
+            events = await stream.read(timeout)
+            self.finished = stream.finished
+            return [(0, event) for event in events]
+        for index, stream in enumerate(self.streams):
+            if not stream.finished and index not in self._readers.values():
+                self._readers[asyncio.create_task(stream.read())] = index
+        done, _ = await asyncio.wait(self._readers, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        pairs = [(self._readers.pop(task), task.result()) for task in done]
+        self.finished = all(stream.finished for stream in self.streams)
+        return [(index, event) for index, events in sorted(pairs, key=lambda pair: pair[0]) for event in events]
+
+    def stop(self, reason: str = "client_left") -> bool:
+        """Cancel what still runs; whether anything did."""
+        for task in self._readers:
+            task.cancel()
+        unfinished = [stream for stream in self.streams if not stream.finished]
+        for stream in unfinished:
+            stream.stop(reason)
+        return bool(unfinished)
+
+
+class Renderer(Protocol):
+    """Events to frames of one protocol. ``failed`` is the last frame after an error; ``closing`` after success."""
+
+    def opening(self) -> bytes: ...
+
+    def event(self, index: int, event: Event) -> bytes: ...
+
+    def heartbeat(self, waiting: Waiting | None) -> bytes: ...
+
+    def failed(self, failed: Failed, used: Usage) -> bytes: ...
+
+    def closing(self, used: Usage) -> bytes: ...
+
+
+@dataclass
+class Tally:
+    """Usage over the choices of a call: the prompt counts once, as each choice shares it."""
+
+    prompt: int = 0
+    completion: int = 0
+    cached: int = 0
+    reasoning: int = 0
+    ended: int = field(default=0)
+
+    def add(self, used: Usage) -> None:
+        self.ended += 1
+        self.prompt = max(self.prompt, used.prompt)
+        self.cached = used.cached if self.ended == 1 else min(self.cached, used.cached)
+        self.completion += used.completion
+        self.reasoning += used.reasoning
+
+    def usage(self) -> Usage:
+        return Usage(self.prompt, self.completion, self.cached, self.reasoning)
+
+
+async def drive(call: Call, choices: Choices, renderer: Renderer) -> AsyncGenerator[bytes, None]:
+    """The bytes of a streamed answer. Closing it early cancels the request within one decode step."""
+    interval = heartbeat_seconds()
+    tally = Tally(prompt=choices.prompt_tokens)
+    waiting: Waiting | None = None
+    try:
+        yield comment("stream") + renderer.opening()
+        while not choices.finished:
+            pairs = await choices.read(interval)
+            if not pairs:
+                yield renderer.heartbeat(waiting)
+                continue
+            frames: list[bytes] = []
+            for index, event in pairs:
+                if isinstance(event, Failed):
+                    if event.usage is not None:
+                        tally.add(event.usage)
+                    log.warning("stream failed", request_id=call.id, code=event.code, status=event.status)
+                    yield b"".join(frames) + renderer.failed(event, tally.usage())
+                    return
+                if isinstance(event, Waiting):
+                    waiting = event
+                    continue
+                if isinstance(event, Finished):
+                    tally.add(event.usage)
+                frame = renderer.event(index, event)
+                if frame:
+                    frames.append(frame)
+            if choices.finished:
+                frames.append(renderer.closing(tally.usage()))
+            if frames:
+                yield b"".join(frames)
+    finally:
+        if choices.stop():
+            log.info("request cancelled by client", request_id=call.id, status=499)
+        await account(call, tally.usage())
+
+
+async def gather(call: Call, choices: Choices) -> list[Completion]:
+    """Every choice to its end.
+
+    Raises:
+        Refusal: one failed; the others are stopped.
+    """
+    tasks = [asyncio.ensure_future(client.collect(stream)) for stream in choices.streams]
+    tally = Tally()
+    try:
+        completions = await asyncio.gather(*tasks)
+        for completion in completions:
+            tally.add(completion.usage)
+        return completions
+    finally:
+        for task in tasks:
+            task.cancel()
+        choices.stop()
+        await account(call, tally.usage())
+
+
+async def account(call: Call, used: Usage) -> None:
+    """Count tokens for the key and the project; a broker that is down does not spoil an answer."""
+    if not used.prompt and not used.completion:
+        return
+    usage.add(call.project, call.key_id, call.model, used)
+    if call.key_id:
+        try:
+            await quotas.spend(call.key_id, used.prompt + used.completion)
+        except BROKER_ERRORS as error:
+            log.warning("quota not counted", error=str(error))
+
+
+def total(completions: Sequence[Completion]) -> Usage:
+    tally = Tally()
+    for completion in completions:
+        tally.add(completion.usage)
+    return tally.usage()
+
+
+def waiting_comment(waiting: Waiting | None) -> bytes:
+    """A heartbeat as a comment that says what is waited for."""
+    if waiting is None:
+        return comment()
+    eta = "" if waiting.eta_s is None else f" eta={waiting.eta_s:.0f}s"
+    return comment(f"waiting for {waiting.reason} position={waiting.position}{eta}")

@@ -1,0 +1,89 @@
+"""``/health``, ``/readyz``, ``/stats`` and ``/v1``: what the hosts say of themselves, read from their live state.
+
+``/health`` is one exact object while an engine is well, so that probes of mlx_lm.server keep working; everything else
+is 503. None of these loads a model or waits for one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+
+from mlxplatform.broker.connections import BROKER_ERRORS
+from mlxplatform.http.errors import json_response
+from mlxplatform.http.views import endpoint
+from mlxplatform.inference.placement import HostState, live_hosts
+
+#: Engine states in which requests are answered; an absent engine starts when it is asked.
+WELL = {"ready", "loading", "starting", "absent"}
+
+
+async def _hosts() -> tuple[HostState, ...] | None:
+    """The live hosts, None when the broker is down."""
+    try:
+        return await live_hosts()
+    except BROKER_ERRORS:
+        return None
+
+
+def trouble(hosts: tuple[HostState, ...] | None) -> str | None:
+    """Why requests would not be answered now, None when they would."""
+    if hosts is None:
+        return "broker_unavailable"
+    if not hosts:
+        return "engine_unavailable"
+    if not any(host.engine_state in WELL for host in hosts):
+        return f"engine_{hosts[0].engine_state}"
+    return None
+
+
+async def health(request: HttpRequest) -> HttpResponse:
+    reason = trouble(await _hosts())
+    if reason is None:
+        return json_response({"status": "ok"})
+    return json_response({"status": "unavailable", "reason": reason}, 503, {"Retry-After": "2"})
+
+
+async def ready(request: HttpRequest) -> HttpResponse:
+    hosts = await _hosts()
+    reason = trouble(hosts)
+    body = {
+        "status": "ok" if reason is None else "unavailable",
+        "broker": "ok" if hosts is not None else "down",
+        "hosts": {host.name: host.engine_state for host in hosts or ()},
+    }
+    if reason is not None:
+        body["reason"] = reason
+    return json_response(body, 200 if reason is None else 503)
+
+
+async def stats(request: HttpRequest) -> dict[str, Any]:
+    hosts = await _hosts()
+    states = [{**host.raw, "host": host.name} for host in hosts or ()]
+    return {
+        "status": trouble(hosts) or "ok",
+        "hosts": states,
+        "active": sum(host.active for host in hosts or ()),
+        "waiting": sum(host.waiting for host in hosts or ()),
+        "models": {
+            "current": next((model.id for host in hosts or () for model in host.models if model.current), None),
+            "resident": [model.id for host in hosts or () for model in host.models if model.resident],
+        },
+    }
+
+
+async def index(request: HttpRequest) -> dict[str, Any]:
+    hosts = await _hosts() or ()
+    return {
+        "name": "mlx-platform",
+        "version": "0.1.0",
+        "model": next((model.id for host in hosts for model in host.models if model.current), None),
+        "endpoints": ["/v1/chat/completions", "/v1/models", "/health", "/stats", "/api/jobs"],
+    }
+
+
+health_view = endpoint(GET=health)
+ready_view = endpoint(GET=ready)
+stats_view = endpoint(GET=stats)
+index_view = endpoint(GET=index)
