@@ -6,7 +6,7 @@ urlpatterns = [
     path("api/jobs", views.job_list),
     re_path(r"^api/jobs/bulk/(?P<action>cancel|retry|pause|resume)$", views.job_bulk),
     path("api/jobs/<str:job_id>", views.job_detail),
-    path("api/jobs/<str:job_id>/stream", views.job_stream),
+    path("api/jobs/<str:job_id>/stream", views.job_stream, name="job-stream"),
     path("api/jobs/<str:job_id>/events", views.job_events),
     re_path(r"^api/jobs/(?P<job_id>[^/]+)/(?P<action>cancel|retry|pause|resume)$", views.job_action),
 ]

@@ -1,0 +1,279 @@
+"""One worker, one thread: what each way of ending an attempt leaves in SQL. The pulse is ticked by hand."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Iterator
+
+import pytest
+import redis
+from django.utils import timezone
+
+from mlxplatform.inference.contract import Refusal
+from mlxplatform.jobs import moves, service
+from mlxplatform.jobs.context import BUFFER_LIMIT, JobCancelled, JobContext, OwnershipLost
+from mlxplatform.jobs.models import Job, QueuePause, Worker
+from mlxplatform.jobs.pulse import Pulse
+from mlxplatform.jobs.runner import run_next
+from mlxplatform.jobs.sweep import OWNER_TTL, Sweeper
+from tests.fixtures import job_kinds
+from tests.fixtures.job_processes import wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("broker")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kinds() -> None:
+    job_kinds.register()
+
+
+@pytest.fixture
+def pulse() -> Iterator[Pulse]:
+    one = Pulse("cpu")
+    one.register()
+    yield one
+    one.drain()
+
+
+def in_thread(pulse: Pulse) -> threading.Thread:
+    thread = threading.Thread(target=run_next, args=(pulse,))
+    thread.start()
+    return thread
+
+
+def state_of(job: Job) -> str:
+    job.refresh_from_db()
+    return job.state
+
+
+def test_a_job_runs_to_done_with_numbered_events(pulse: Pulse) -> None:
+    job = service.submit("test.lines", {"n": 3})
+    assert run_next(pulse)
+    assert state_of(job) == "done"
+    assert (job.result, job.attempts, job.owner) == ({"n": 3}, 1, "")
+    assert list(job.events.values_list("seq", "type")) == [
+        (1, "state"), (2, "started"), (3, "log"), (4, "log"), (5, "log"), (6, "stage"), (7, "done"),
+    ]  # fmt: skip
+    assert (job.id, "done") in job_kinds.ended
+
+
+def test_an_explained_failure_is_final_and_shown(pulse: Pulse) -> None:
+    job = service.submit("test.explains", {})
+    run_next(pulse)
+    assert state_of(job) == "failed"
+    assert (job.error_code, job.attempts) == ("no_rows", 1)
+
+
+def test_a_crash_is_retried_with_backoff_then_fails_without_leaking(pulse: Pulse) -> None:
+    job = service.submit("test.crashes", {})
+    run_next(pulse)
+    assert state_of(job) == "queued"
+    assert job.due_at > job.started_at
+    Job.objects.filter(pk=job.id).update(due_at=timezone.now())
+    run_next(pulse)
+    assert state_of(job) == "failed"
+    assert job.attempts == 2
+    assert job.error_code == "internal_error"
+    assert "/secret" not in job.error + job.message
+    assert "ValueError" not in job.error + job.message
+
+
+def test_cancel_before_start_ends_at_once_and_never_runs(pulse: Pulse) -> None:
+    job = service.submit("test.lines", {"n": 1})
+    delayed = service.submit("test.lines", {"n": 2}, due_at=timezone.now() + dt.timedelta(hours=1))
+    for one in (job, delayed):
+        assert service.cancel(one.id, "me").state == "cancelled"
+        assert service.cancel(one.id, "me").state == "cancelled"
+        assert one.events.last().type == "cancelled"
+    assert not run_next(pulse)
+    assert (job.id, "cancelled") in job_kinds.ended
+
+
+def test_cancel_while_running_reaches_the_runner(pulse: Pulse) -> None:
+    job = service.submit("test.forever", {})
+    thread = in_thread(pulse)
+    wait_for(lambda: state_of(job) == "running")
+    assert service.cancel(job.id).state == "cancelling"
+    pulse.tick(beat=False)
+    thread.join()
+    assert state_of(job) == "cancelled"
+    assert job.events.last().type == "cancelled"
+
+
+def test_pause_while_running_and_resume(pulse: Pulse) -> None:
+    job = service.submit("test.forever", {})
+    thread = in_thread(pulse)
+    wait_for(lambda: state_of(job) == "running")
+    service.pause(job.id)
+    pulse.tick(beat=False)
+    thread.join()
+    assert state_of(job) == "paused"
+    assert not run_next(pulse)
+    assert service.resume(job.id).state == "queued"
+
+
+def test_a_kind_that_cannot_pause_says_so(pulse: Pulse) -> None:
+    job = service.submit("test.one", {})
+    in_thread(pulse)
+    wait_for(lambda: state_of(job) == "running")
+    with pytest.raises(Refusal, match="cannot be paused"):
+        service.pause(job.id)
+
+
+def test_a_worker_that_shuts_down_gives_its_job_back(pulse: Pulse) -> None:
+    job = service.submit("test.forever", {})
+    thread = in_thread(pulse)
+    wait_for(lambda: state_of(job) == "running")
+    pulse.drain()
+    thread.join()
+    assert state_of(job) == "queued"
+    assert (job.attempts, job.deaths, job.owner) == (0, 0, "")
+    assert not run_next(pulse)
+
+
+def test_priority_then_age_decide_not_the_message(pulse: Pulse) -> None:
+    old = service.submit("test.lines", {"n": 1})
+    urgent = service.submit("test.lines", {"n": 2}, priority=5)
+    run_next(pulse)
+    assert (state_of(urgent), state_of(old)) == ("done", "queued")
+
+
+def test_concurrency_limit_and_queue_pause_hold_jobs_back(pulse: Pulse) -> None:
+    first, second = service.submit("test.one", {"a": 1}), service.submit("test.one", {"a": 2})
+    in_thread(pulse)
+    wait_for(lambda: state_of(first) == "running")
+    assert not run_next(pulse)
+    free = service.submit("test.lines", {"n": 1})
+    QueuePause.objects.create(queue="cpu")
+    assert not run_next(pulse)
+    QueuePause.objects.all().delete()
+    assert run_next(pulse)
+    assert (state_of(free), state_of(second)) == ("done", "queued")
+
+
+def test_idempotency_key_returns_the_first_job_and_refuses_other_work(pulse: Pulse) -> None:
+    first = service.submit("test.lines", {"n": 1}, idempotency_key="k")
+    assert service.submit("test.lines", {"n": 1}, idempotency_key="k").id == first.id
+    assert service.submit("test.lines", {"n": 1}, idempotency_key="k", project="other").id != first.id
+    with pytest.raises(Refusal) as refused:
+        service.submit("test.lines", {"n": 2}, idempotency_key="k")
+    assert (refused.value.status, refused.value.code) == (400, "idempotency_conflict")
+
+
+def test_dependents_wait_then_start_or_fail(pulse: Pulse) -> None:
+    good, bad = service.submit("test.lines", {"n": 1}), service.submit("test.explains", {})
+    then, never = (service.submit("test.lines", {"n": 9}, after=[one.id]) for one in (good, bad))
+    assert (then.state, never.state) == ("waiting", "waiting")
+    run_next(pulse)
+    run_next(pulse)
+    assert (state_of(then), state_of(never)) == ("queued", "failed")
+    assert never.error_code == "dependency_failed"
+
+
+def test_a_holder_that_lost_its_job_stops_and_writes_nothing(pulse: Pulse) -> None:
+    job = service.submit("test.forever", {})
+    thread = in_thread(pulse)
+    wait_for(lambda: state_of(job) == "running")
+    moves.move(job.id, "zombie", fence=job.fence + 1, owner="")
+    moves.move(job.id, "queued")
+    pulse.tick(beat=False)
+    thread.join()
+    assert state_of(job) == "queued"
+    assert "cancelled" not in job.events.values_list("type", flat=True)
+
+
+class Clock:
+    """The sweeper's monotonic clock, moved by the test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.now = 1000.0
+        monkeypatch.setattr("mlxplatform.jobs.sweep.time.monotonic", lambda: self.now)
+
+
+def test_silent_owners_die_by_standing_still_not_by_wall_clock(pulse: Pulse, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, sweeper = Clock(monkeypatch), Sweeper()
+    Worker.objects.filter(pk=pulse.worker_id).update(heartbeat_at=timezone.now() - dt.timedelta(days=400))
+    assert sweeper.dead_workers() == []
+    clock.now += OWNER_TTL - 1
+    pulse.tick(beat=True)
+    assert sweeper.dead_workers() == []
+    clock.now += OWNER_TTL + 1
+    assert sweeper.dead_workers() == [pulse.worker_id]
+
+
+def test_deaths_without_progress_end_in_quarantine(pulse: Pulse) -> None:
+    job, sweeper = service.submit("test.dies", {}), Sweeper()
+    for death in (1, 2, 3):
+        assert moves.claim("cpu", f"gone-{death}").id == job.id
+        sweeper.sweep()
+        assert state_of(job) == ("failed" if death == 3 else "queued")
+    assert (job.error_code, job.attempts, job.deaths) == ("poisoned", 3, 3)
+    assert service.retry(job.id, "me").state == "queued"
+
+
+def test_deaths_with_progress_start_the_count_again(pulse: Pulse) -> None:
+    job, sweeper = service.submit("test.dies", {}), Sweeper()
+    for death in range(1, 6):
+        claimed = moves.claim("cpu", f"gone-{death}")
+        moves.append(job.id, moves.Holder(claimed.owner, claimed.fence), [], progress=death / 10)
+        sweeper.sweep()
+        assert state_of(job) == "queued"
+        assert job.deaths == 1
+
+
+def test_a_cancelled_job_whose_owner_dies_stays_cancelled(pulse: Pulse) -> None:
+    job = service.submit("test.forever", {})
+    moves.claim("cpu", "gone")
+    service.cancel(job.id)
+    Sweeper().sweep()
+    assert state_of(job) == "cancelled"
+
+
+def test_a_wiped_broker_loses_no_job(pulse: Pulse, broker: redis.Redis) -> None:
+    jobs = [service.submit("test.lines", {"n": n}) for n in range(3)]
+    broker.flushall()
+    Sweeper().sweep()
+    assert broker.llen("dramatiq:cpu") == 3
+    Sweeper().sweep()
+    assert broker.llen("dramatiq:cpu") == 3
+    assert {job.id for job in jobs} == set(Job.objects.filter(enqueued_at__isnull=False).values_list("id", flat=True))
+
+
+def test_a_broker_that_is_down_keeps_the_submission(pulse: Pulse, monkeypatch: pytest.MonkeyPatch) -> None:
+    def down(*_: object) -> None:
+        raise redis.ConnectionError("down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mlxplatform.jobs.wake.enqueue", down)
+        job = service.submit("test.lines", {"n": 1})
+        Sweeper().sweep()
+    assert state_of(job) == "queued"
+    assert job.enqueued_at is None
+    Sweeper().sweep()
+    assert state_of(job) == "queued"
+    assert job.enqueued_at is not None
+
+
+def test_deadline_fails_what_has_not_begun(pulse: Pulse) -> None:
+    job = service.submit("test.lines", {"n": 1}, deadline_at=timezone.now() - dt.timedelta(seconds=1))
+    Sweeper().sweep()
+    assert (state_of(job), job.error_code) == ("failed", "deadline_exceeded")
+
+
+def test_a_runner_that_logs_faster_than_it_is_written_waits(pulse: Pulse) -> None:
+    context = JobContext(Job(id="job_x", owner="w", fence=1))
+    thread = threading.Thread(target=lambda: [context.log("x") for _ in range(BUFFER_LIMIT + 1)])
+    thread.start()
+    wait_for(lambda: len(context._events) == BUFFER_LIMIT)
+    assert thread.is_alive()
+    assert len(context.take()[0]) == BUFFER_LIMIT
+    thread.join()
+
+
+def test_lost_ownership_beats_an_earlier_reason_to_stop() -> None:
+    context = JobContext(Job(id="job_x"))
+    context.stop(JobCancelled)
+    context.stop(OwnershipLost)
+    with pytest.raises(OwnershipLost):
+        context.check()
