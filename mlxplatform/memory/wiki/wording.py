@@ -1,0 +1,157 @@
+"""Words: what two texts have in common, and what a model's sentence may never contain.
+
+Conversations are quoted material. Whatever they say, a sentence that reaches a page is one line of plain
+prose: no headings, fences, links, templates, footnotes or addresses, and no talk of instructions. The
+rules are the same for every model, so a small one cannot break a page and a hostile transcript cannot
+steer one.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+
+#: Longest sentence, title and label kept, in characters. A page sentence longer than this is run-away text.
+SENTENCE_LIMIT = 400
+TITLE_LIMIT = 80
+LABEL_LIMIT = 100
+#: A draft sentence stays when at least this share of its content words occurs in the notes it cites.
+GROUNDED = 0.5
+#: Two sentences that share this much of their content words say the same thing.
+SAME = 0.8
+#: A new sentence that is this close to a forgotten fact is that fact coming back.
+FORGOTTEN = 0.6
+
+_STOP_WORDS = """a about above after again all also am an and any are as at be because been before being between both but by can
+    could did do does doing down during each few for from further had has have having he her here hers him his how i if in
+    into is it its just me more most my no nor not now of off on once only or other our out over own same she should so
+    some such than that the their them then there these they this those through to too under until up very was we were
+    what when where which while who whom why will with would you your user users assistant said says asked"""
+_STOP = frozenset(_STOP_WORDS.split())
+_WORD = re.compile(r"[^\W_]+")
+_CJK = re.compile(r"[぀-ヿ㐀-鿿가-힯]")
+_SUFFIXES = ("ingly", "edly", "ings", "ing", "ies", "ied", "ers", "est", "ed", "es", "er", "ly", "s")
+
+#: Talk about the task instead of the subject: refusals, planning, echoes of instructions.
+_LEAK = re.compile(
+    r"""\b(?:as\ an?\ (?:ai|language\ model|assistant)\b
+    | i(?:'m|\ am)\ (?:sorry|unable|an\ ai|not\ able) | i\ (?:cannot|can't|can\ not|will\ not|won't)\b
+    | (?:here\ (?:is|are)|below\ is)\ (?:the|a|an|your|my)\b | let\ me\ (?:know|write|draft|summari[sz]e)
+    | the\ (?:notes?|transcript|conversation|prompt|passage)\ (?:says?|states?|mentions?|provided|above|below)
+    | (?:system|developer)\ (?:prompt|message)s? | footnote\ markers?
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+#: Text that addresses whoever reads it with an order: the shape of an injected instruction.
+_ORDER = re.compile(
+    r"""(?:\b(?:ignore|disregard|forget|override|bypass)\b[^.!?]{0,40}\b(?:instruction|prompt|rule|polic|above|previous|prior|guard)
+    | \b(?:you\ (?:must|are\ now|should\ now|have\ to)|from\ now\ on|pretend\ (?:to|that)|act\ as|new\ instructions?)\b
+    | \b(?:write|append|save|create|delete|edit|overwrite|move|rename|link|commit|push|add)\b[^.!?]{0,60}
+      (?:\.\./|/etc/|~/|\.git\b|\.md\b|\bMeta/|\bTalk/|\bReference/|\barticles?/|\[\[)
+    | \b(?:call|invoke|run|use|execute)\b[^.!?]{0,20}\b(?:tool|function|command|shell|memory_[a-z]+)\b
+    | <\|[^|>]{1,40}\|> | \[/?INST\] | <</?SYS>>
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_RESERVED = frozenset({"con", "prn", "aux", "nul", *(f"com{n}" for n in range(1, 10)), *(f"lpt{n}" for n in range(1, 10))})
+
+
+def stem_word(word: str) -> str:
+    for suffix in _SUFFIXES:
+        if word.endswith(suffix) and len(word) - len(suffix) >= 3:
+            return word[: -len(suffix)]
+    return word
+
+
+def words(text: str) -> list[str]:
+    """Content words in order: lower case, stop words dropped, endings cut; scripts without spaces as pairs."""
+    found: list[str] = []
+    for word in _WORD.findall(unicodedata.normalize("NFKC", text).casefold()):
+        if _CJK.search(word):
+            found += [word[i : i + 2] for i in range(max(1, len(word) - 1))]
+        elif word not in _STOP:
+            found.append(stem_word(word))
+    return found
+
+
+def content(text: str) -> frozenset[str]:
+    return frozenset(words(text))
+
+
+def grounding(sentence: str, notes: str) -> float:
+    """Share of the sentence's content words that the notes contain; 0 for a sentence without any."""
+    said = content(sentence)
+    return len(said & content(notes)) / len(said) if said else 0.0
+
+
+def likeness(one: str, other: str) -> float:
+    """Jaccard index of the content words."""
+    first, second = content(one), content(other)
+    return len(first & second) / len(first | second) if first or second else 1.0
+
+
+def containment(fact: str, text: str) -> float:
+    """Share of the fact's content words that the text repeats."""
+    known = content(fact)
+    return len(known & content(text)) / len(known) if known else 0.0
+
+
+def comes_back(sentence: str, forgotten: Iterable[str]) -> bool:
+    """Whether a sentence restates something a person asked to forget."""
+    return any(containment(fact, sentence) >= FORGOTTEN for fact in forgotten)
+
+
+def leaks(sentence: str) -> bool:
+    """Whether a sentence talks about the task, or orders its reader about."""
+    return bool(_LEAK.search(sentence) or _ORDER.search(sentence))
+
+
+def plain(text: str, limit: int) -> str:
+    """One line of prose with everything that Markdown or a note editor would act on taken out."""
+    text = unicodedata.normalize("NFC", text)
+    text = "".join(" " if unicodedata.category(char) in {"Cc", "Cf", "Zl", "Zp", "Cs"} else char for char in text)
+    text = re.sub(r"!?\[\[[^\[\]|]*\|([^\[\]]*)\]\]", r"\1", text)
+    text = re.sub(r"!?\[\[([^\[\]]*)\]\]", r"\1", text)
+    text = re.sub(r"\[\^[^\]]*\]:?", "", text)
+    text = re.sub(r"!?\[([^\[\]]*)\]\([^()]*\)", r"\1", text)
+    text = re.sub(r"\b[a-z][a-z0-9+.-]*://", "", text, flags=re.IGNORECASE)
+    text = re.sub(r"\b(?:javascript|data|file|obsidian|mailto):", "", text, flags=re.IGNORECASE)
+    text = re.sub(r"<[^<>]*>", "", text)
+    text = re.sub(r"\{\{|\}\}|\[\[|\]\]|`+|~~~+|[<>|\\]|%%", "", text)
+    text = re.sub(r"^[\s#>*+=_-]+|^\s*\d+[.)]\s+", "", text)
+    text = re.sub(r"(\*\*|__)(.+?)\1", r"\2", text)
+    text = re.sub(r"\bconv:[0-9a-f]{8}\b", "", text)
+    text = " ".join(text.split())
+    if len(text) > limit:
+        text = text[:limit].rsplit(" ", 1)[0].rstrip(" ,;:-") + "…"
+    return text
+
+
+def sentence(text: str) -> str:
+    """A model's sentence made fit for a page, or '' when nothing of it is."""
+    cleaned = plain(text, SENTENCE_LIMIT)
+    if len(content(cleaned)) < 2 or leaks(text) or leaks(cleaned):
+        return ""
+    return cleaned if cleaned[-1] in ".!?…。！？" else cleaned + "."
+
+
+def title(text: str) -> str:
+    """A model's or a person's title made fit for a heading and a file name, or ''."""
+    cleaned = plain(text, TITLE_LIMIT).rstrip("…")
+    if leaks(text):
+        return ""
+    cleaned = "".join(char for char in cleaned if char.isalnum() or char in " -'&+.,()" or unicodedata.category(char)[0] == "M")
+    cleaned = " ".join(cleaned.split()).strip(" .,-'")
+    return cleaned if any(char.isalnum() for char in cleaned) and cleaned.casefold() not in _RESERVED else ""
+
+
+def label(text: str) -> str:
+    """A short description for a chunk or a footnote; injected orders become a neutral word."""
+    cleaned = plain(text, LABEL_LIMIT)
+    return "conversation" if not cleaned or leaks(text) or leaks(cleaned) else cleaned
+
+
+def stem_of(heading: str) -> str:
+    """File stem of a title: spaces become underscores."""
+    return title(heading).replace(" ", "_")
