@@ -1,6 +1,12 @@
 from django.apps import AppConfig
 
+from mlxplatform.jobs.kinds import JobKind, register
+
 
 class DatasetsConfig(AppConfig):
     name = "mlxplatform.datasets"
     label = "datasets"
+
+    def ready(self) -> None:
+        ended = "mlxplatform.datasets.lifecycle:job_ended"
+        register(JobKind("dataset", "mlxplatform.datasets.run:run", pausable=True, title="Dataset", ended=ended))

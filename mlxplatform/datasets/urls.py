@@ -1,3 +1,17 @@
-from django.urls import URLPattern
+"""Routes of datasets."""
 
-urlpatterns: list[URLPattern] = []
+from django.urls import path
+
+from mlxplatform.datasets import views
+from mlxplatform.http.views import endpoint
+
+urlpatterns = [
+    path("api/dataset/templates", endpoint(GET=views.templates)),
+    path("api/dataset/submit", endpoint(POST=views.submit_dataset)),
+    path("api/datasets", endpoint(GET=views.dataset_list, POST=views.submit_dataset)),
+    path("api/datasets/<str:dataset_id>", endpoint(GET=views.dataset_detail)),
+    path("api/datasets/<str:dataset_id>/versions", endpoint(GET=views.version_list)),
+    path("api/datasets/<str:dataset_id>/rows", endpoint(GET=views.row_list)),
+    path("api/datasets/<str:dataset_id>/files", endpoint(GET=views.file_list)),
+    path("api/datasets/<str:dataset_id>/files/<str:name>", endpoint(GET=views.file_download), name="dataset-file"),
+]

@@ -247,3 +247,10 @@ def _end(chunk: RowChunk, now: datetime) -> None:
 def requests_of(job: str, keys: Iterable[str]) -> dict[str, RowCall]:
     """The recorded calls behind a row, for previews and provenance."""
     return {call.key: call for call in RowCall.objects.filter(job=job, key__in=list(keys))}
+
+
+def reopen_failed(job: str) -> int:
+    """Give every failed call of a job another try, for a job that a person starts again."""
+    return RowCall.objects.filter(job=job, state=RowCall.State.FAILED).update(
+        state=RowCall.State.PENDING, error=None, chunk=None, ended_at=None
+    )

@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Any
+from collections.abc import Collection
 
+import structlog
 from django.conf import settings
 from django.db.models import Count
-from django.utils import timezone
 
-from mlxplatform.broker import queues
+from mlxplatform.broker.connections import BROKER_ERRORS
+from mlxplatform.inference.placement import live_hosts
+from mlxplatform.rows.chunks import LIVE
 from mlxplatform.rows.models import RowChunk
+from mlxplatform.rows.sqlthread import SqlThread
+
+log = structlog.get_logger(__name__)
 
 
-def host_for(model: str) -> str:
+async def host_for(model: str, sql: SqlThread) -> str:
     """The host for a chunk of ``model``; this machine's own when none is alive, where the chunk then waits."""
-    from mlxplatform.inference.models import Host
-
-    alive = timezone.now() - timedelta(seconds=queues.HOST_TTL)
-    names = [host.name for host in Host.objects.filter(heartbeat_at__gte=alive) if has_model(host.models or [], model)]
-    if not names:
-        return str(settings.ENV.host_id)
-    if len(names) == 1:
-        return names[0]
-    waiting = dict(
-        RowChunk.objects.filter(host__in=names, state__in=(RowChunk.State.QUEUED, RowChunk.State.RUNNING))
-        .values_list("host")
-        .annotate(chunks=Count("id"))
-    )
-    return min(names, key=lambda name: (waiting.get(name, 0), name))
+    try:
+        names = [host.name for host in await live_hosts() if any(served.id == model for served in host.models)]
+    except BROKER_ERRORS as error:
+        log.debug("rows.placing_blind", error=str(error))
+        names = []
+    if len(names) > 1:
+        waiting = await sql(_chunks_by_host, names)
+        return min(names, key=lambda name: (waiting.get(name, 0), name))
+    return names[0] if names else str(settings.ENV.host_id)
 
 
-def has_model(entries: list[Any], model: str) -> bool:
-    """Whether a host's published list, of ids or of objects with an id, names the model."""
-    return any((entry.get("id") if isinstance(entry, dict) else entry) == model for entry in entries)
+def _chunks_by_host(names: Collection[str]) -> dict[str, int]:
+    counted = RowChunk.objects.filter(host__in=names, state__in=LIVE).values_list("host").annotate(chunks=Count("id"))
+    return dict(counted)

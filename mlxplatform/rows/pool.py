@@ -129,7 +129,7 @@ class RowPool:
                 self._asked.clear()
             if not wave:
                 continue
-            host = await self.sql(host_for, wave[0].request.model)
+            host = await host_for(wave[0].request.model, self.sql)
             admission = await self.sql(
                 chunks.admit, self._job, host, wave, ancestors=self._ancestors, chunk_size=self._chunk_size
             )

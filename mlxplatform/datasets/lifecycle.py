@@ -1,0 +1,61 @@
+"""A version's state beside its job's: begun, ended with the job, and what a finished one reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+
+from mlxplatform.datasets.models import DatasetRow, DatasetVersion
+from mlxplatform.jobs.models import Job
+from mlxplatform.rows import chunks
+
+#: Reason of rows whose call ended with an error, before a colon and the error's code.
+CALL_FAILED = "call_failed"
+
+State = DatasetVersion.State
+
+
+def begin(job: str) -> DatasetVersion:
+    """The version to work on. One that failed or was cancelled before is opened again: failed calls get another try."""
+    with transaction.atomic():
+        version = DatasetVersion.objects.select_related("dataset").get(job=job)
+        if version.state in (State.FAILED, State.CANCELLED):
+            DatasetRow.objects.filter(version=version, reason__startswith=CALL_FAILED).delete()
+            chunks.reopen_failed(job)
+            version.state, version.error = State.BUILDING, ""
+            version.save(update_fields=["state", "error"])
+    return version
+
+
+def job_ended(job: Job) -> None:
+    """The job ended, whoever ended it: a version that is not ready says so. Called within that transaction."""
+    state = {"failed": State.FAILED, "cancelled": State.CANCELLED}.get(job.state)
+    if state is not None:
+        DatasetVersion.objects.filter(job=job.id, state=State.BUILDING).update(state=state, error=job.error)
+
+
+def note_model(version_id: int, model: str) -> None:
+    """Record the model that really answers, so that every row's origin is known."""
+    with transaction.atomic():
+        version = DatasetVersion.objects.select_for_update().get(pk=version_id)
+        version.report = {**version.report, "model": model}
+        version.save(update_fields=["report"])
+
+
+def result_of(version: DatasetVersion) -> dict[str, Any]:
+    """The job's result."""
+    base = f"/api/datasets/{version.dataset_id}"
+    return {
+        "dataset_id": version.dataset_id,
+        "version": version.number,
+        "rows": version.counts.get("accepted", 0),
+        "n_train": version.counts.get("train", 0),
+        "n_valid": version.counts.get("valid", 0),
+        "dropped": version.counts.get("dropped", {}),
+        "output_format": version.output_format,
+        "trainable": version.trainable,
+        "notes": version.notes,
+        "url": base,
+        "files": {name: f"{base}/files/{name}?version={version.number}" for name in version.files},
+    }

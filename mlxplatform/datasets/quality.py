@@ -1,0 +1,42 @@
+"""The report on a version: how long its rows are, what the calls cost, how fast it went."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import Avg, Max, Min, Sum
+
+from mlxplatform.datasets.models import DatasetRow
+from mlxplatform.rows.models import RowCall
+
+#: Upper bounds of the length histogram, characters.
+BUCKETS = (50, 100, 200, 400, 800, 1600, 3200, 6400, 12800)
+
+
+def histogram(version: int) -> list[dict[str, int | None]]:
+    """Accepted rows by length; the last bucket is open."""
+    accepted = DatasetRow.objects.filter(version=version, state=DatasetRow.State.ACCEPTED)
+    bars: list[dict[str, int | None]] = []
+    low = 0
+    for high in (*BUCKETS, None):
+        part = accepted.filter(chars__gte=low)
+        if high is not None:
+            part = part.filter(chars__lt=high)
+        bars.append({"from": low, "to": high, "rows": part.count()})
+        low = high or low
+    return bars
+
+
+def report(version: int, job: str, seconds: float) -> dict[str, Any]:
+    accepted = DatasetRow.objects.filter(version=version, state=DatasetRow.State.ACCEPTED)
+    chars = accepted.aggregate(low=Min("chars"), high=Max("chars"), mean=Avg("chars"))
+    spent = RowCall.objects.filter(job=job).aggregate(prompt=Sum("prompt_tokens"), completion=Sum("completion_tokens"))
+    calls = RowCall.objects.filter(job=job).count()
+    return {
+        "chars": {"min": chars["low"], "max": chars["high"], "mean": round(chars["mean"] or 0, 1)},
+        "histogram": histogram(version),
+        "calls": calls,
+        "prompt_tokens": spent["prompt"] or 0,
+        "completion_tokens": spent["completion"] or 0,
+        "seconds": round(seconds, 2),
+    }

@@ -1,0 +1,266 @@
+"""The job that makes one version: rounds over a template's sources, then files.
+
+Durable in pieces: each model call is a row call, each source's rows are saved together, each round is settled
+again from SQL. Started again after any death it meets what is there and makes exactly what is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+
+from mlxplatform.broker.connections import BROKER_ERRORS
+from mlxplatform.datasets import finishing, lifecycle, rowstore, rowtext, shape
+from mlxplatform.datasets.asking import Asking, Voice
+from mlxplatform.datasets.filters.judging import judge
+from mlxplatform.datasets.filters.rowwise import judge_row
+from mlxplatform.datasets.models import DatasetVersion
+from mlxplatform.datasets.options import Options, stored
+from mlxplatform.datasets.rowstore import Made, SourceDone
+from mlxplatform.datasets.settle import settle
+from mlxplatform.datasets.templates.base import CallFailed, Draft, Drop, Source, Template
+from mlxplatform.datasets.templates.registry import TEMPLATES
+from mlxplatform.inference.contract import Refusal
+from mlxplatform.inference.placement import find_place
+from mlxplatform.jobs.context import JobContext, JobFailed
+from mlxplatform.rows.pool import WINDOW, RowPool
+from mlxplatform.rows.sqlthread import SqlThread
+
+log = structlog.get_logger(__name__)
+
+#: Rounds at most when a number of rows was asked for, and rounds in a row that may bring nothing new.
+MAX_ROUNDS, FRUITLESS_ROUNDS = 20, 2
+#: Sources written in one transaction, and seconds a finished source waits for others at most.
+SAVE_SOURCES, SAVE_SECONDS = 64, 1.0
+#: Seconds between progress events.
+PROGRESS_SECONDS = 0.5
+#: Share of the job's progress taken by starting and by making rows.
+STARTED, MADE = 0.05, 0.95
+
+
+def run(ctx: JobContext) -> dict[str, Any]:
+    """Runner of the kinds ``dataset`` and ``dataset_preview``."""
+    return asyncio.run(_run(ctx))
+
+
+async def _run(ctx: JobContext) -> dict[str, Any]:
+    sql = SqlThread(ctx.job_id)
+    try:
+        version = await sql(lifecycle.begin, ctx.job_id)
+        if version.state == DatasetVersion.State.READY:
+            return lifecycle.result_of(version)
+        return await DatasetRun(ctx, version, sql).make()
+    finally:
+        await sql.close()
+
+
+class DatasetRun:
+    """One attempt at one version."""
+
+    def __init__(self, ctx: JobContext, version: DatasetVersion, sql: SqlThread) -> None:
+        self.ctx = ctx
+        self.sql = sql
+        self.version = version
+        self.template: Template = TEMPLATES[ctx.config["template"]]
+        self.inputs: dict[str, Any] = version.inputs
+        self.options: Options = stored(version.options)
+        self.voice = Voice("", self.options.seed)
+        self.pool: RowPool | None = None
+        self._done: set[str] = set()
+        self._buffer: list[SourceDone] = []
+        self._saved_at = self._told_at = time.monotonic()
+        self._accepted = 0
+        self._dropped: Counter[str] = Counter()
+        self._started_at = time.monotonic()
+        self._fresh = 0
+
+    async def make(self) -> dict[str, Any]:
+        self.ctx.stage("starting", STARTED)
+        self._done = await self.sql(rowstore.done_sources, self.version.pk)
+        self._accepted, self._dropped = await self.sql(rowstore.counts, self.version.pk)
+        async with self._calling():
+            accepted = await self._rounds()
+        if not accepted:
+            samples = await self.sql(rowstore.samples, self.version.pk)
+            why = rowstore.reasons_sentence(self._dropped, samples)
+            raise JobFailed("zero_rows", f"generator produced 0 rows: {why}")
+        self.ctx.check()
+        self.ctx.stage("publishing", MADE, f"{accepted} rows")
+        version = await self.sql(finishing.publish, self.version.pk, self.ctx, time.monotonic() - self._started_at)
+        result = lifecycle.result_of(version)
+        self.ctx.stage("done", 1.0, finishing.sentence(version), n_train=result["n_train"], n_valid=result["n_valid"])
+        for name, info in version.files.items():
+            self.ctx.artefact(name, **info)
+        return result
+
+    @asynccontextmanager
+    async def _calling(self) -> AsyncIterator[None]:
+        """The row pool and the voice, for runs that call a model."""
+        if not self.template.needs_llm and self.options.filters.judge is None:
+            yield
+            return
+        model = await self._model()
+        self.voice = Voice(model, self.options.seed, self.options.temperature, self.options.top_p, self.ctx.project)
+        await self.sql(lifecycle.note_model, self.version.pk, model)
+        async with RowPool(self.ctx, ancestors=self.options.ancestors, sql=self.sql) as self.pool:
+            yield
+
+    async def _model(self) -> str:
+        """The model's id; waits for a host when none is alive."""
+        while True:
+            try:
+                return (await find_place(self.options.model or None, strict=True)).model.id
+            except Refusal as refusal:
+                if refusal.status != 503:
+                    raise JobFailed(refusal.code, refusal.message) from None
+            except BROKER_ERRORS as error:
+                log.debug("datasets.no_broker", error=str(error))
+            self.ctx.stage("waiting", STARTED, "waiting for an engine")
+            await asyncio.sleep(1.0)
+            self.ctx.check()
+
+    async def _rounds(self) -> int:
+        accepted = fruitless = 0
+        for round_ in range(MAX_ROUNDS):
+            before = accepted
+            await self._round(round_)
+            accepted = await self.sql(settle, self.version.pk, self.template, self.inputs, self.options)
+            self._accepted, self._dropped = await self.sql(rowstore.counts, self.version.pk)
+            fruitless = fruitless + 1 if accepted <= before else 0
+            target = self.options.rows
+            if target is None or accepted >= target or not self.template.repeatable or fruitless >= FRUITLESS_ROUNDS:
+                break
+        return accepted
+
+    async def _round(self, round_: int) -> None:
+        """Every source of the template once, a window of them at a time."""
+        sources = await asyncio.to_thread(self._sources, round_)
+        total = len(sources)
+        running: set[asyncio.Task[SourceDone]] = set()
+        try:
+            for number, (index, source) in enumerate(sources):
+                if self._enough():
+                    break
+                if self.pool is None:
+                    self._buffer.append(await self._make(round_, index, source))
+                else:
+                    running.add(asyncio.create_task(self._make(round_, index, source)))
+                    while len(running) >= WINDOW:
+                        running = await self._collect(running)
+                await self._save_if_due(total, number + 1 - len(running))
+            while running:
+                running = await self._collect(running)
+                await self._save_if_due(total, total - len(running))
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+        await self._save()
+        self._tell(total, total, force=True)
+
+    async def _collect(self, running: set[asyncio.Task[SourceDone]]) -> set[asyncio.Task[SourceDone]]:
+        done, left = await asyncio.wait(running, timeout=SAVE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            self._buffer += [task.result() for task in done]
+        finally:
+            running.difference_update(done)
+        return left
+
+    def _sources(self, round_: int) -> list[tuple[int, Source]]:
+        """Sources not yet done, with their places; drops of the input become rows of the first round."""
+        found: list[tuple[int, Source]] = []
+        taken = 0
+        for index, source in enumerate(self.template.sources(self.inputs)):
+            if isinstance(source, Drop):
+                key = f"input.{index}"
+                if round_ == 0 and key not in self._done:
+                    self._note_drop(index, key, source)
+                continue
+            if self.options.limit is not None and taken >= self.options.limit:
+                break
+            taken += 1
+            key = source.key if round_ == 0 else f"r{round_}.{source.key}"
+            if key not in self._done:
+                found.append((index, Source(key, source.data)))
+        return found
+
+    def _note_drop(self, index: int, key: str, drop: Drop) -> None:
+        detail = f"{drop.where}: {drop.detail}" if drop.where and drop.detail else drop.where or drop.detail
+        self._buffer.append(SourceDone(key, 0, index, [Made(None, drop.reason, detail)]))
+        self._dropped[drop.reason] += 1
+
+    async def _make(self, round_: int, index: int, source: Source) -> SourceDone:
+        ask = Asking(self.pool, self.voice, source.key, rowstore.ordinal(round_, index, 0)) if self.pool else _no_model
+        try:
+            drafts = list(await self.template.build(source, self.inputs, ask))
+            made = [await self._verdict(number, draft, ask) for number, draft in enumerate(drafts)]
+        except CallFailed as failed:
+            made = [Made(None, f"{lifecycle.CALL_FAILED}:{failed.code}", failed.message)]
+        made = made or [Made(None, "no_row", "the template made no row of this source")]
+        for row in made:
+            if row.reason:
+                self._dropped[row.reason] += 1
+            else:
+                self._accepted += 1
+        self._fresh += 1
+        return SourceDone(source.key, round_, index, made)
+
+    async def _verdict(self, number: int, draft: Draft | Drop, ask: Any) -> Made:
+        if isinstance(draft, Drop):
+            return Made(None, draft.reason, draft.detail)
+        row = dict(draft.content)
+        chars = rowtext.length(row)
+        field, problem = shape.problem(row, answers=not self.template.prompts_only)
+        if problem:
+            return Made(row, "shape", f"{field} {problem}", chars)
+        verdict = judge_row(row, self.options.filters, self.template)
+        if verdict.reason or self.options.filters.judge is None:
+            return Made(row, verdict.reason, verdict.detail, chars, verdict.notes)
+        scored = await judge(ask, f"judge{number}", row, self.options.filters.judge)
+        return Made(row, scored.reason, scored.detail, chars, verdict.notes | scored.notes)
+
+    def _enough(self) -> bool:
+        """Enough rows for now: what the set filters take away the next round makes good."""
+        return self.options.rows is not None and self._accepted >= self.options.rows
+
+    async def _save_if_due(self, total: int, done: int) -> None:
+        if len(self._buffer) >= SAVE_SOURCES or time.monotonic() - self._saved_at >= SAVE_SECONDS:
+            await self._save()
+        self._tell(total, done)
+
+    async def _save(self) -> None:
+        self.ctx.check()
+        batch, self._buffer = self._buffer, []
+        self._saved_at = time.monotonic()
+        if batch:
+            await self.sql(rowstore.save, self.version.pk, batch)
+            self._done.update(done.source for done in batch)
+
+    def _tell(self, total: int, done: int, *, force: bool = False) -> None:
+        now = time.monotonic()
+        if not force and now - self._told_at < PROGRESS_SECONDS:
+            return
+        self._told_at = now
+        target = self.options.rows
+        share = min(self._accepted / target, 1.0) if target else (done / total if total else 1.0)
+        rate = self._fresh / max(now - self._started_at, 1e-3)
+        left = (target - self._accepted if target else total - done) if total else 0
+        self.ctx.stage(
+            "generating",
+            STARTED + (MADE - STARTED) * share,
+            f"{self._accepted}/{target} rows" if target else f"{done}/{total}",
+            accepted=self._accepted,
+            dropped=dict(self._dropped),
+            rows_per_s=round(rate, 2),
+            eta_s=round(left / rate) if rate and left > 0 else 0,
+        )
+
+
+async def _no_model(*_: Any, **__: Any) -> Any:
+    raise CallFailed("no_model", "this template does not call a model")

@@ -1,0 +1,97 @@
+"""Reading lists out of what a model wrote. Pure; tolerant of prose, fences and cut-off answers."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+_BULLET = re.compile(r"^\s*(?:\d{1,3}\s*[.):]|[-*•‣])\s*(.+?)\s*$")
+_QUOTES = "\"'“”‘’`"
+_OPEN = {"[": "]", "{": "}"}
+
+
+def balanced_spans(text: str, opening: str) -> list[str]:
+    """Every outermost span from ``opening`` to its partner, quotes respected; later starts when one never closes."""
+    closing = _OPEN[opening]
+    spans: list[str] = []
+    start = 0
+    while (start := text.find(opening, start)) >= 0:
+        end = _close(text, start, opening, closing)
+        if end is None:
+            start += 1
+            continue
+        spans.append(text[start : end + 1])
+        start = end + 1
+    return spans
+
+
+def _close(text: str, start: int, opening: str, closing: str) -> int | None:
+    depth, quoted, escaped = 0, False, False
+    for at in range(start, len(text)):
+        char = text[at]
+        if quoted:
+            quoted = escaped or char != '"'
+            escaped = char == "\\" and not escaped
+        elif char == '"':
+            quoted = True
+        elif char == opening:
+            depth += 1
+        elif char == closing:
+            depth -= 1
+            if depth == 0:
+                return at
+    return None
+
+
+def first_json(text: str, opening: str) -> Any | None:
+    """The first span that is valid JSON, or None."""
+    for span in balanced_spans(text, opening):
+        try:
+            return json.loads(span)
+        except (ValueError, RecursionError):
+            continue
+    return None
+
+
+def string_list(text: str) -> list[str]:
+    """Strings of a JSON array; else the first bracketed span cut at commas; else numbered or bulleted lines."""
+    for span in balanced_spans(text, "["):
+        try:
+            items = json.loads(span)
+        except (ValueError, RecursionError):
+            continue
+        found = [item.strip() for item in map(_item_text, items) if item and item.strip()]
+        if found:
+            return found
+    spans = balanced_spans(text, "[")
+    if spans:
+        found = [part.strip().strip(_QUOTES).strip() for part in spans[0][1:-1].split(",")]
+        return [part for part in found if part]
+    return [m.group(1).strip(_QUOTES).strip() for m in map(_BULLET.match, text.split("\n")) if m]
+
+
+def _item_text(item: Any) -> str | None:
+    """A string, or the instruction inside an object."""
+    if isinstance(item, str):
+        return item
+    if isinstance(item, dict):
+        for key in ("instruction", "question", "prompt", "text"):
+            if isinstance(item.get(key), str):
+                return str(item[key])
+    return None
+
+
+def fenced_code(text: str) -> tuple[str, str] | None:
+    """Language and content of the first fenced block; an unclosed one runs to the end."""
+    found = re.search(r"```([\w+-]*)[ \t]*\n(.*?)(?:\n```|\Z)", text, re.DOTALL)
+    return (found.group(1), found.group(2)) if found else None
+
+
+def score(text: str, low: float, high: float) -> float | None:
+    """The first number within [low, high]; "8/10" is 8."""
+    for found in re.finditer(r"(?<![\w.])-?\d+(?:\.\d+)?", text):
+        value = float(found.group())
+        if low <= value <= high:
+            return value
+    return None

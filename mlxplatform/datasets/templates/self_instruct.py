@@ -1,0 +1,55 @@
+"""New instructions in the manner of seed instructions. The answers stay empty: prompts only, for a later pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mlxplatform.datasets.templates.base import Ask, Draft, Drop, Field, Inputs, Source, Template, chat_row, lines, system, user
+from mlxplatform.datasets.templates.parsing import string_list
+
+#: Tokens granted per instruction asked for, so that a long list is not cut.
+TOKENS_PER_VARIANT = 64
+MIN_TOKENS = 512
+
+
+def sources(inputs: Inputs) -> Iterator[Source | Drop]:
+    for number, seed in enumerate(lines(inputs["seeds"]), 1):
+        yield Source(str(number), seed)
+
+
+async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
+    wanted = inputs["variants_per_seed"]
+    answer = await ask(
+        "variants",
+        [
+            system("You invent varied, self-contained instructions for training an assistant."),
+            user(
+                f"Write {wanted} new instructions inspired by this one, each about something different:\n\n{source.data}\n\n"
+                "Answer with a JSON array of strings and nothing else."
+            ),
+        ],
+        max_tokens=max(MIN_TOKENS, TOKENS_PER_VARIANT * wanted),
+    )
+    found = string_list(answer.text)[:wanted]
+    if not found:
+        return [Drop("no_list", f"no list of instructions in {answer.text[:120]!r}")]
+    return [chat_row(("user", instruction), ("assistant", "")) for instruction in found]
+
+
+TEMPLATE = Template(
+    id="self_instruct",
+    label="Self-Instruct",
+    description="Asks the model for new instructions like your seeds. Rows are prompts only; fill the answers with answer_fill.",
+    output_format="messages",
+    fields=(
+        Field("seeds", "textarea", "Seed instructions, one a line", required=True),
+        Field("variants_per_seed", "number", "New instructions per seed", default=5, minimum=1, maximum=50),
+    ),
+    sources=sources,
+    build=build,
+    needs_llm=True,
+    repeatable=True,
+    prompts_only=True,
+    pool_limit=0.7,
+    pool=lambda inputs: lines(inputs["seeds"]),
+)

@@ -1,0 +1,141 @@
+"""``/api/dataset/*`` and ``/api/datasets*``: templates, orders, versions, rows and files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.http import HttpRequest, HttpResponseBase
+
+from mlxplatform.datasets import publish, queries, submit
+from mlxplatform.datasets.models import DatasetVersion
+from mlxplatform.datasets.templates.registry import TEMPLATES
+from mlxplatform.datasets.wire import dataset_json, row_json, version_json
+from mlxplatform.http.body import read_json
+from mlxplatform.http.filebody import send_file
+from mlxplatform.inference.contract import Refusal
+
+CONTENT_TYPES = {".jsonl": "application/jsonl", ".json": "application/json", ".md": "text/markdown; charset=utf-8"}
+
+
+def project_of(request: HttpRequest) -> str:
+    return getattr(request, "project", "default")
+
+
+def actor_of(request: HttpRequest) -> str:
+    """Who asks, as the audit log names them."""
+    identity = getattr(request, "identity", None)
+    return identity.actor if identity is not None else "local"
+
+
+async def templates(request: HttpRequest) -> dict[str, Any]:
+    return {"ok": True, "templates": [template.describe() for template in TEMPLATES.values()]}
+
+
+def idempotency_key(request: HttpRequest, body: dict[str, Any]) -> str | None:
+    raw = request.headers.get("Idempotency-Key") or body.get("idempotency_key")
+    if raw is None:
+        return None
+    if not isinstance(raw, str) or not 1 <= len(raw) <= 255:
+        raise Refusal(400, "invalid_value", "idempotency_key must be text of 1 to 255 characters", param="idempotency_key")
+    return raw
+
+
+async def submit_dataset(request: HttpRequest) -> dict[str, Any]:
+    body = await read_json(request)
+    return await sync_to_async(_submit)(request, body)
+
+
+def _submit(request: HttpRequest, body: dict[str, Any]) -> dict[str, Any]:
+    project = project_of(request)
+    order = submit.check(body, project)
+    key = idempotency_key(request, body)
+    job, version = submit.submit(order, project=project, created_by=actor_of(request), idempotency_key=key)
+    return {
+        "ok": True,
+        "job_id": job.id,
+        "dataset_id": version.dataset_id,
+        "version": version.number,
+        "url": f"/api/datasets/{version.dataset_id}",
+        "stream": f"/api/jobs/{job.id}/stream",
+    }
+
+
+async def dataset_list(request: HttpRequest) -> dict[str, Any]:
+    return await sync_to_async(_list)(request)
+
+
+def _list(request: HttpRequest) -> dict[str, Any]:
+    found, more = queries.page(queries.visible(request), request.GET.dict())
+    newest = queries.latest_of(found)
+    return {
+        "ok": True,
+        "datasets": [dataset_json(dataset, newest.get(dataset.id)) for dataset in found],
+        "has_more": more,
+        "next": found[-1].id if more else None,
+    }
+
+
+async def dataset_detail(request: HttpRequest, dataset_id: str) -> dict[str, Any]:
+    return await sync_to_async(_detail)(request, dataset_id)
+
+
+def _detail(request: HttpRequest, dataset_id: str) -> dict[str, Any]:
+    dataset = queries.find(request, dataset_id)
+    latest = queries.latest_of([dataset]).get(dataset.id)
+    shown = dataset_json(dataset, latest)
+    if latest is not None:
+        shown["latest"] = version_json(latest, full=True)
+    return {"ok": True, "dataset": shown}
+
+
+async def version_list(request: HttpRequest, dataset_id: str) -> dict[str, Any]:
+    return await sync_to_async(_versions)(request, dataset_id)
+
+
+def _versions(request: HttpRequest, dataset_id: str) -> dict[str, Any]:
+    dataset = queries.find(request, dataset_id)
+    versions = dataset.versions.select_related("parent").order_by("-number")
+    return {"ok": True, "versions": [version_json(version) for version in versions]}
+
+
+async def row_list(request: HttpRequest, dataset_id: str) -> dict[str, Any]:
+    return await sync_to_async(_rows)(request, dataset_id)
+
+
+def _rows(request: HttpRequest, dataset_id: str) -> dict[str, Any]:
+    params = request.GET.dict()
+    version = queries.version_of(queries.find(request, dataset_id), params)
+    rows, more = queries.rows_page(version, params)
+    return {
+        "ok": True,
+        "version": version.number,
+        "rows": [row_json(row) for row in rows],
+        "has_more": more,
+        "next": rows[-1].ordinal if more else None,
+    }
+
+
+async def file_list(request: HttpRequest, dataset_id: str) -> dict[str, Any]:
+    version = await sync_to_async(_version)(request, dataset_id)
+    return {"ok": True, "version": version.number, "files": version_json(version)["files"]}
+
+
+def _version(request: HttpRequest, dataset_id: str) -> DatasetVersion:
+    return queries.version_of(queries.find(request, dataset_id), request.GET.dict())
+
+
+async def file_download(request: HttpRequest, dataset_id: str, name: str) -> HttpResponseBase:
+    version = await sync_to_async(_version)(request, dataset_id)
+    info = version.files.get(name)
+    if info is None:
+        known = ", ".join(version.files) or "none yet"
+        raise Refusal(404, "file_not_found", f"the version has no file of this name; its files: {known}")
+    return await send_file(
+        request,
+        publish.path_of(version.location, name),
+        name=f"{version.dataset_id}-v{version.number}-{name}",
+        content_type=CONTENT_TYPES.get(name[name.rfind(".") :], "application/octet-stream"),
+        etag=info["sha256"],
+        headers={"X-Content-SHA256": info["sha256"]},
+    )
