@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, MutableMapping
+from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -103,6 +104,8 @@ class Request(WebRequest):
     def handle_reply(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start" and not self._response_started and self.channel is not None:
             self.registerProducer(self.flow, True)
+        if self.method == b"HEAD" and message["type"] == "http.response.body":
+            message = {**message, "body": b""}  # the stock protocol leaks every piece but the first
         super().handle_reply(message)
 
     def finish(self) -> None:
@@ -117,7 +120,9 @@ class Request(WebRequest):
     def handle_exception(self, exception: Exception) -> None:
         if self._response_started:
             # A cut connection is the only honest end: a closed chunked body would look like a finished answer.
-            self.channel.transport.abortConnection()
+            transport = self.channel.transport
+            transport.loseConnection()
+            reactor.callLater(CLOSE_TIMEOUT, transport.abortConnection)  # type: ignore[attr-defined]
         else:
             self._refuse(INTERNAL)
 
@@ -140,10 +145,23 @@ class Request(WebRequest):
             super().write(data)
 
 
+def _end_with_bad_request(channel: http.HTTPChannel, *_line: bytes) -> None:
+    """What cannot even be parsed as HTTP gets the one answer Twisted gives it, with a body."""
+    path = getattr(channel, "_path", b"/").decode("ascii", "replace")
+    refusal = Refusal(400, "bad_request", "The request could not be understood as HTTP.")
+    body = to_json(error_body(dialect_of(path), refusal))
+    head = f"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    channel.transport.write(head.encode() + body)
+    channel.loseConnection()
+
+
 class _Factory(HTTPFactory):
     def buildProtocol(self, addr: Any) -> Any:
         protocol = super().buildProtocol(addr)
         protocol.requestFactory = Request
+        channel = protocol._channel
+        channel._respondToBadRequestAndDisconnect = partial(_end_with_bad_request, channel)
+        channel.lineLengthExceeded = partial(_end_with_bad_request, channel)
         return protocol
 
     def log(self, request: http.Request) -> None:
@@ -267,6 +285,8 @@ class _Send:
 
     async def _pass(self, message: MutableMapping[str, Any]) -> None:
         await self._server.handle_reply(self._protocol, message)
+        # Yield even when the socket takes everything (or is gone): a source that never waits must not starve others.
+        await asyncio.sleep(0)
         await self._protocol.flow.wait()
 
 
