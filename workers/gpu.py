@@ -49,6 +49,7 @@ def main() -> None:
     from mlxplatform.broker.connections import sync_client
     from mlxplatform.broker.dramatiq_broker import get_broker
     from mlxplatform.jobs.pulse import Pulse
+    from mlxplatform.rows import sweep as rows
     from workers.host.control import Control
     from workers.host.orders import operations
     from workers.host.publisher import Publisher
@@ -78,7 +79,9 @@ def main() -> None:
     pulse.start()
     generation.declare(host, engine, publisher, client)
     jobs.declare(pulse)
-    import workers.tasks.rows  # noqa: F401  declares its actor
+    import workers.tasks.rows
+
+    rows.reclaim(host)
 
     workers = [
         _worker(queues.interactive(host), env.slots + env.queue_limit + REFUSERS),

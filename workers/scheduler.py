@@ -33,8 +33,9 @@ class Chore:
 def chores() -> list[Chore]:
     """All periodic work of the platform."""
     from mlxplatform.jobs.sweep import Sweeper
+    from mlxplatform.rows import sweep as rows
 
-    return [Chore("jobs", 1.0, Sweeper().sweep)]
+    return [Chore("jobs", 1.0, Sweeper().sweep), Chore("rows", 2.0, rows.sweep)]
 
 
 def run(work: list[Chore], stop: threading.Event) -> None:
