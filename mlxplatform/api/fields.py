@@ -115,6 +115,9 @@ def wrong_value(param: str, message: str) -> Refusal:
     return Refusal(400, "invalid_value", f"Invalid value for '{param}': {message}", param=param)
 
 
+_CONTAINERS: dict[type, str] = {str: "a string", list: "an array", dict: "an object"}
+
+
 def type_name(raw: Any) -> str:
     """The JSON name of a value's type with its article."""
     if raw is None:
@@ -125,7 +128,7 @@ def type_name(raw: Any) -> str:
         return "an integer"
     if isinstance(raw, float):
         return "a decimal"
-    return {str: "a string", list: "an array", dict: "an object"}.get(type(raw), "something else")
+    return _CONTAINERS.get(type(raw), "something else")
 
 
 def anything(raw: Any, param: str) -> Any:

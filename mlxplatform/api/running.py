@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -32,12 +32,13 @@ IGNORED_HEADER = "x-mlxplatform-ignored"
 
 @dataclass(frozen=True)
 class Asked:
-    """A checked request of some protocol. ``model`` is the client's word for it; ``request.model`` is still empty.
+    """A checked request of some protocol: one contract request per choice, their ``model`` still empty.
 
-    ``one_call``: tool calls after the first are dropped.
+    Choices come in groups of ``n`` that share a prompt. ``model`` is the client's word for the model. ``one_call``:
+    tool calls after the first are dropped. ``extra`` is what the protocol's own renderer must remember.
     """
 
-    request: InferenceRequest
+    requests: tuple[InferenceRequest, ...]
     model: str | None
     n: int = 1
     stream: bool = False
@@ -46,6 +47,22 @@ class Asked:
     one_call: bool = False
     store: bool = False
     metadata: dict[str, str] | None = None
+    extra: Any = None
+
+    @property
+    def request(self) -> InferenceRequest:
+        return self.requests[0]
+
+
+def choices_of(request: InferenceRequest, n: int, first: int = 0) -> list[InferenceRequest]:
+    """The requests of ``n`` choices numbered from ``first``: an id each, and a seed each where one was given."""
+    return [_choice(request, index, first + index) for index in range(n)]
+
+
+def _choice(request: InferenceRequest, index: int, number: int) -> InferenceRequest:
+    seed = request.sampling.seed
+    sampling = request.sampling if seed is None else msgspec.structs.replace(request.sampling, seed=(seed + index) % 2**63)
+    return msgspec.structs.replace(request, id=f"{request.id}-{number}" if number else request.id, sampling=sampling)
 
 
 @dataclass(frozen=True)
@@ -66,33 +83,23 @@ class Call:
 
 
 async def place_call(http: HttpRequest, asked: Asked) -> Call:
-    """Resolve the model and number the choices.
+    """Resolve the model.
 
     Raises:
         Refusal: unknown model, no engine.
     """
     place = await find_place(asked.model, client.kind_of(asked.request))
     project = getattr(http, "project", "default")
-    request = msgspec.structs.replace(asked.request, model=place.model.id, project=project)
     identity = getattr(http, "identity", None)
     return Call(
         asked=asked,
-        requests=tuple(_choice(request, index) for index in range(asked.n)),
+        requests=tuple(msgspec.structs.replace(request, model=place.model.id, project=project) for request in asked.requests),
         model=place.model.id,
         created=int(time.time()),
         headers=answer_headers(asked.model, place, asked.ignored),
         project=project,
         key_id=getattr(identity, "key_id", ""),
     )
-
-
-def _choice(request: InferenceRequest, index: int) -> InferenceRequest:
-    """The request of one of n choices: an id of its own, and a seed of its own where one was given."""
-    if index == 0:
-        return request
-    seed = request.sampling.seed
-    sampling = request.sampling if seed is None else msgspec.structs.replace(request.sampling, seed=(seed + index) % 2**63)
-    return msgspec.structs.replace(request, id=f"{request.id}-{index}", sampling=sampling)
 
 
 def answer_headers(asked_model: str | None, place: Place, ignored: Sequence[str] = ()) -> dict[str, str]:
@@ -175,31 +182,29 @@ class Renderer(Protocol):
     def closing(self, used: Usage) -> bytes: ...
 
 
-@dataclass
 class Tally:
-    """Usage over the choices of a call: the prompt counts once, as each choice shares it."""
+    """Usage over the choices of a call; a prompt counts once for the ``n`` choices that share it."""
 
-    prompt: int = 0
-    completion: int = 0
-    cached: int = 0
-    reasoning: int = 0
-    ended: int = field(default=0)
+    def __init__(self, n: int) -> None:
+        self._n = n
+        self._prompts: dict[int, Usage] = {}
+        self._completion = 0
+        self._reasoning = 0
 
-    def add(self, used: Usage) -> None:
-        self.ended += 1
-        self.prompt = max(self.prompt, used.prompt)
-        self.cached = used.cached if self.ended == 1 else min(self.cached, used.cached)
-        self.completion += used.completion
-        self.reasoning += used.reasoning
+    def add(self, index: int, used: Usage) -> None:
+        self._prompts.setdefault(index // self._n, used)
+        self._completion += used.completion
+        self._reasoning += used.reasoning
 
     def usage(self) -> Usage:
-        return Usage(self.prompt, self.completion, self.cached, self.reasoning)
+        shared = self._prompts.values()
+        return Usage(sum(used.prompt for used in shared), self._completion, sum(used.cached for used in shared), self._reasoning)
 
 
 async def drive(call: Call, choices: Choices, renderer: Renderer) -> AsyncGenerator[bytes, None]:
     """The bytes of a streamed answer. Closing it early cancels the request within one decode step."""
     interval = heartbeat_seconds()
-    tally = Tally(prompt=choices.prompt_tokens)
+    tally = Tally(call.asked.n)
     waiting: Waiting | None = None
     try:
         yield comment("stream") + renderer.opening()
@@ -212,7 +217,7 @@ async def drive(call: Call, choices: Choices, renderer: Renderer) -> AsyncGenera
             for index, event in pairs:
                 if isinstance(event, Failed):
                     if event.usage is not None:
-                        tally.add(event.usage)
+                        tally.add(index, event.usage)
                     log.warning("stream failed", request_id=call.id, code=event.code, status=event.status)
                     yield b"".join(frames) + renderer.failed(event, tally.usage())
                     return
@@ -220,7 +225,7 @@ async def drive(call: Call, choices: Choices, renderer: Renderer) -> AsyncGenera
                     waiting = event
                     continue
                 if isinstance(event, Finished):
-                    tally.add(event.usage)
+                    tally.add(index, event.usage)
                 frame = renderer.event(index, event)
                 if frame:
                     frames.append(frame)
@@ -241,17 +246,16 @@ async def gather(call: Call, choices: Choices) -> list[Completion]:
         Refusal: one failed; the others are stopped.
     """
     tasks = [asyncio.ensure_future(client.collect(stream)) for stream in choices.streams]
-    tally = Tally()
+    used = Usage()
     try:
         completions = await asyncio.gather(*tasks)
-        for completion in completions:
-            tally.add(completion.usage)
+        used = total(completions, call.asked.n)
         return completions
     finally:
         for task in tasks:
             task.cancel()
         choices.stop()
-        await account(call, tally.usage())
+        await account(call, used)
 
 
 async def account(call: Call, used: Usage) -> None:
@@ -266,10 +270,10 @@ async def account(call: Call, used: Usage) -> None:
             log.warning("quota not counted", error=str(error))
 
 
-def total(completions: Sequence[Completion]) -> Usage:
-    tally = Tally()
-    for completion in completions:
-        tally.add(completion.usage)
+def total(completions: Sequence[Completion], n: int) -> Usage:
+    tally = Tally(n)
+    for index, completion in enumerate(completions):
+        tally.add(index, completion.usage)
     return tally.usage()
 
 

@@ -5,6 +5,8 @@ from django.urls import path
 from mlxplatform.api import status
 from mlxplatform.api.openai import models
 from mlxplatform.api.openai.chat import views as chat
+from mlxplatform.api.openai.completions import views as completions
+from mlxplatform.api.openai.embeddings import views as embeddings
 
 urlpatterns = [
     path("health", status.health_view),
@@ -14,4 +16,6 @@ urlpatterns = [
     path("v1/models", models.models_list),
     path("v1/models/<path:model_id>", models.models_detail),
     path("v1/chat/completions", chat.chat_completions),
+    path("v1/completions", completions.completions),
+    path("v1/embeddings", embeddings.embeddings),
 ]

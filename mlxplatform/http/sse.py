@@ -57,7 +57,7 @@ async def with_heartbeats(source: AsyncIterator[bytes], beat: Callable[[], bytes
     step: asyncio.Task[bytes] | None = None
     try:
         while True:
-            step = asyncio.ensure_future(anext(source))  # type: ignore[arg-type]
+            step = asyncio.ensure_future(anext(source))
             while not step.done():
                 done, _ = await asyncio.wait({step}, timeout=interval)
                 if not done:

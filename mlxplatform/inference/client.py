@@ -47,6 +47,8 @@ log = structlog.get_logger(__name__)
 
 #: Seconds within which a request is admitted or refused before its stream starts anyway.
 ADMISSION_SECONDS = 2.0
+#: And per MiB of request: a long prompt is tokenized before it can be found too long, and that is a plain error.
+ADMISSION_SECONDS_PER_MIB = 8.0
 #: Seconds to reach the broker before the answer is 503.
 BROKER_SECONDS = 2.0
 #: Seconds a counting of tokens may take; the preparation child kills what takes longer.
@@ -186,7 +188,7 @@ async def submit(request: InferenceRequest) -> Stream:
         log.warning("broker unreachable", request_id=request.id, error=str(error))
         raise Refusal(503, *BROKER_DOWN, retry_after=2) from None
     try:
-        await stream.admission(ADMISSION_SECONDS)
+        await stream.admission(ADMISSION_SECONDS + ADMISSION_SECONDS_PER_MIB * len(body) / 2**20)
     except BaseException:
         stream.stop()
         raise
@@ -325,4 +327,4 @@ async def count_tokens(request: InferenceRequest) -> int:
 
 async def _ask_count(host: str, body: bytes) -> None:
 
-    await async_client().rpush(queues.control_key(host), control("count", body=body))  # type: ignore[misc]
+    await async_client().rpush(queues.control_key(host), control("count", body=body))

@@ -77,7 +77,7 @@ def merge(events: list[Event]) -> list[Event]:
     for event in events:
         last = merged[-1] if merged else None
         if isinstance(event, (Text, Reasoning)) and type(event) is type(last):
-            merged[-1] = type(event)(last.text + event.text, [*last.logprobs, *event.logprobs])  # type: ignore[union-attr]
+            merged[-1] = type(event)(last.text + event.text, [*last.logprobs, *event.logprobs])
         else:
             merged.append(event)
     return merged
@@ -198,7 +198,7 @@ class Hub:
                 host, request_id, reason = self._cancels[0]
                 message = _pack({"op": "cancel", "request": request_id, "reason": reason})
                 try:
-                    await async_client().rpush(queues.control_key(host), message)  # type: ignore[misc]
+                    await async_client().rpush(queues.control_key(host), message)
                 except BROKER_ERRORS:
                     await asyncio.sleep(RECONNECT_SECONDS)
                     continue

@@ -21,7 +21,7 @@ def model_object(model: ServedModel) -> dict[str, Any]:
         "owned_by": str(entry.get("owned_by") or OWNER),
         "kind": model.kind,
         "context_window": model.context,
-        "capabilities": {name: True for name in sorted(model.capabilities)},
+        "capabilities": dict.fromkeys(sorted(model.capabilities), True),
         "resident": model.resident,
         "current": model.current,
     }

@@ -36,7 +36,7 @@ from mlxplatform.api.fields import (
     wrong_type,
     wrong_value,
 )
-from mlxplatform.api.running import Asked
+from mlxplatform.api.running import Asked, choices_of
 from mlxplatform.api.sampling import OPENAI_FIELDS, sampling_of, stop
 from mlxplatform.inference.client import new_id
 from mlxplatform.inference.contract import Constraint, InferenceRequest, Message, Refusal
@@ -200,10 +200,11 @@ def parse(body: Mapping[str, Any]) -> Asked:
         adapter=fields.get("adapter"),
         session=fields.get("session_id", fields.get("prompt_cache_key")),
     )
+    n = fields.get("n", 1)
     return Asked(
-        request=request,
+        requests=tuple(choices_of(request, n)),
         model=fields.get("model"),
-        n=fields.get("n", 1),
+        n=n,
         stream=stream,
         include_usage=fields.get("stream_options", False),
         ignored=fields.ignored,

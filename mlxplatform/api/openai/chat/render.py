@@ -45,7 +45,7 @@ def completion_object(call: Call, answers: Sequence[Completion]) -> dict[str, An
         "created": call.created,
         "model": call.model,
         "choices": [choice_object(call, index, answer) for index, answer in enumerate(answers)],
-        "usage": usage_object(total(answers)),
+        "usage": usage_object(total(answers, call.asked.n)),
         "system_fingerprint": None,
     }
 
