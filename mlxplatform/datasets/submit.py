@@ -73,7 +73,8 @@ def check(body: dict[str, Any], project: str) -> Order:
     for name in body:
         if name not in FIELDS:
             raise Refusal(400, "unknown_field", f"{name} is not a field; the fields are {', '.join(sorted(FIELDS))}", param=name)
-    template = find_template(body.get("template", body.get("template_id")), "template" if "template" in body else "template_id")
+    named = "template_id" if "template_id" in body and "template" not in body else "template"
+    template = find_template(body.get(named), named)
     base = _base(body, project)
     given = body.get("inputs")
     if base is not None and given is None:

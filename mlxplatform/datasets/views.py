@@ -7,6 +7,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.http import HttpRequest, HttpResponseBase
 
+from mlxplatform.broker.connections import BROKER_ERRORS
 from mlxplatform.datasets import publish, queries, submit
 from mlxplatform.datasets.models import DatasetVersion
 from mlxplatform.datasets.templates.registry import TEMPLATES
@@ -14,6 +15,7 @@ from mlxplatform.datasets.wire import dataset_json, row_json, version_json
 from mlxplatform.http.body import read_json
 from mlxplatform.http.filebody import send_file
 from mlxplatform.inference.contract import Refusal
+from mlxplatform.inference.placement import find_place
 
 CONTENT_TYPES = {".jsonl": "application/jsonl", ".json": "application/json", ".md": "text/markdown; charset=utf-8"}
 
@@ -43,12 +45,28 @@ def idempotency_key(request: HttpRequest, body: dict[str, Any]) -> str | None:
 
 async def submit_dataset(request: HttpRequest) -> dict[str, Any]:
     body = await read_json(request)
-    return await sync_to_async(_submit)(request, body)
+    order = await sync_to_async(submit.check)(body, project_of(request))
+    await check_model(order)
+    return await sync_to_async(_submit)(request, body, order)
 
 
-def _submit(request: HttpRequest, body: dict[str, Any]) -> dict[str, Any]:
+async def check_model(order: submit.Order) -> None:
+    """Refuse a model nobody has, while somebody can be asked; a job without a host waits for one."""
+    names = {order.options.model} if order.template.needs_llm else set()
+    if order.options.filters.judge is not None:
+        names.add(order.options.filters.judge.model)
+    for name in names - {""}:
+        try:
+            await find_place(name, strict=True)
+        except Refusal as refusal:
+            if refusal.status != 503:
+                raise
+        except BROKER_ERRORS:
+            return
+
+
+def _submit(request: HttpRequest, body: dict[str, Any], order: submit.Order) -> dict[str, Any]:
     project = project_of(request)
-    order = submit.check(body, project)
     key = idempotency_key(request, body)
     job, version = submit.submit(order, project=project, created_by=actor_of(request), idempotency_key=key)
     return {

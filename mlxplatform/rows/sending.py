@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import structlog
-from dramatiq.errors import ConnectionError as DramatiqConnectionError
 
 from mlxplatform.broker import queues
 from mlxplatform.broker.connections import BROKER_ERRORS, sync_client
@@ -24,7 +23,7 @@ def send(sendings: Iterable[Sending]) -> int:
     for sending in sendings:
         try:
             enqueue(queues.rows(sending.host), queues.RUN_CHUNK, sending.chunk, sending.fence)
-        except (*BROKER_ERRORS, DramatiqConnectionError) as error:
+        except BROKER_ERRORS as error:
             log.warning("rows.send_failed", chunk=sending.chunk, error=str(error))
             break
         sent += 1

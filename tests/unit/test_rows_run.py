@@ -1,0 +1,233 @@
+"""Rows from question to answer: the pool, real chunk messages through a real broker, and the actor's loop.
+
+The engine is replaced by one whose answers and failures the test writes down; everything else is what runs in
+service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import dramatiq
+import pytest
+import redis
+
+from mlxplatform.broker import queues
+from mlxplatform.broker.dramatiq_broker import get_broker
+from mlxplatform.inference.contract import (
+    Admitted,
+    Event,
+    Failed,
+    Finished,
+    InferenceRequest,
+    Message,
+    Refusal,
+    Text,
+    Usage,
+)
+from mlxplatform.jobs.context import JobCancelled
+from mlxplatform.rows import sweep
+from mlxplatform.rows.contract import RowRequest, RowResult
+from mlxplatform.rows.models import RowCall, RowChunk
+from mlxplatform.rows.pool import RowPool
+from mlxplatform.rows.run import run_rows
+from workers.tasks import rows as actor
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+JOB = "job_00000000000000aa"
+
+
+class Context:
+    """A job context reduced to what rows use."""
+
+    job_id = JOB
+
+    def __init__(self) -> None:
+        self.stop: Exception | None = None
+
+    def check(self) -> None:
+        if self.stop is not None:
+            raise self.stop
+
+
+class ScriptedRuntime:
+    """Answers every prompt with its echo, unless the script says otherwise for it."""
+
+    def __init__(self) -> None:
+        self.started: Counter[str] = Counter()
+        self.cancelled: list[str] = []
+        self.script: dict[str, Callable[[int], list[Event] | None]] = {}
+        self.refuse: Callable[[str, int], Refusal | None] = lambda text, number: None
+        self.held = threading.Event()
+
+    def start(self, request: InferenceRequest, sink: Callable[[list[Event]], None]) -> object:
+        text = request.messages[0].content or ""
+        self.started[text] += 1
+        assert request.priority == "row" and request.id.startswith("row_")
+        refusal = self.refuse(text, self.started[text])
+        if refusal is not None:
+            raise refusal
+        runtime = self
+
+        class Running:
+            def cancel(self, reason: str = "") -> None:
+                runtime.cancelled.append(text)
+
+        events = self.script[text](self.started[text]) if text in self.script else echo(text)
+        if events is not None:
+            threading.Thread(target=sink, args=(events,), daemon=True).start()
+        else:
+            self.held.set()
+        return Running()
+
+
+def echo(text: str) -> list[Event]:
+    return [Admitted(3, "tiny"), Text("re: "), Text(text), Finished("stop", Usage(3, 2))]
+
+
+@pytest.fixture
+def runtime(broker: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedRuntime]:
+    scripted = ScriptedRuntime()
+    monkeypatch.setattr("workers.host.runtime.runtime", lambda: scripted)
+    worker = dramatiq.Worker(get_broker(), queues={queues.rows("local")}, worker_threads=4, worker_timeout=100)
+    worker.queue_prefetch = 4
+    worker.start()
+    yield scripted
+    worker.stop(timeout=2000)
+
+
+def calls(count: int, prefix: str = "q") -> list[RowRequest]:
+    return [
+        RowRequest(f"{n}:a", n, InferenceRequest(id="", model="tiny", messages=[Message("user", f"{prefix}{n}")]))
+        for n in range(count)
+    ]
+
+
+async def collect(ctx: Context, wanted: list[RowRequest], **options: object) -> list[RowResult]:
+    return [result async for result in run_rows(ctx, wanted, **options)]  # type: ignore[arg-type]
+
+
+def run(wanted: list[RowRequest], ctx: Context | None = None, **options: object) -> list[RowResult]:
+    return asyncio.run(asyncio.wait_for(collect(ctx or Context(), wanted, **options), 60))
+
+
+def test_every_call_is_answered_once(runtime: ScriptedRuntime) -> None:
+    results = run(calls(150))
+    assert {r.key: r.output.text for r in results if r.output} == {f"{n}:a": f"re: q{n}" for n in range(150)}
+    assert set(runtime.started.values()) == {1}
+    assert RowChunk.objects.exclude(state="done").count() == 0
+
+
+def test_a_second_run_answers_from_what_was_kept(runtime: ScriptedRuntime) -> None:
+    run(calls(40))
+    again = run(calls(45))
+    assert sum(result.reused for result in again) == 40
+    assert set(runtime.started.values()) == {1}
+
+
+def test_one_bad_row_does_not_stop_the_others(runtime: ScriptedRuntime) -> None:
+    runtime.script["q1"] = lambda number: [Admitted(3, "tiny"), Failed("engine_failed", "It failed.", 500)]
+    runtime.refuse = lambda text, number: Refusal(400, "context_length_exceeded", "Too long.") if text == "q2" else None
+    by_key = {result.key: result for result in run(calls(5))}
+    assert by_key["1:a"].error is not None and by_key["1:a"].error.code == "engine_failed"
+    assert by_key["2:a"].error is not None and by_key["2:a"].error.status == 400
+    assert all(by_key[f"{n}:a"].output for n in (0, 3, 4))
+
+
+def test_an_engine_that_died_under_a_row_gets_it_again(runtime: ScriptedRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor, "RESTART_SECONDS", 0.01)
+    down = [Admitted(3, "tiny"), Failed("engine_unavailable", "Gone.", 503)]
+    runtime.script["q0"] = lambda number: down if number < 3 else echo("q0")
+    [result] = run(calls(1))
+    assert result.output is not None and runtime.started["q0"] == 3
+
+
+def test_a_host_that_takes_nothing_gets_its_chunk_later(runtime: ScriptedRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor, "GIVE_BACK_SECONDS", 0.0)
+    runtime.refuse = lambda text, number: Refusal(503, "engine_unavailable", "Loading.") if number == 1 else None
+    given_back = threading.Event()
+
+    def sweeper() -> None:
+        while not given_back.wait(0.05):
+            sweep.sweep()
+
+    thread = threading.Thread(target=sweeper)
+    thread.start()
+    try:
+        results = run(calls(3))
+    finally:
+        given_back.set()
+        thread.join()
+    assert all(result.output for result in results)
+    assert RowChunk.objects.get().fence > 1
+
+
+def test_cancelling_the_job_stops_its_rows_and_keeps_finished_ones(runtime: ScriptedRuntime) -> None:
+    runtime.script["q3"] = lambda number: None
+    ctx = Context()
+
+    async def until_held() -> None:
+        finished = []
+        with pytest.raises(JobCancelled):
+            async for result in run_rows(ctx, calls(4)):
+                finished.append(result.key)
+                if len(finished) == 3:
+                    ctx.stop = JobCancelled(JOB)
+
+    asyncio.run(asyncio.wait_for(until_held(), 30))
+    assert RowChunk.objects.get().state == "cancelled"
+    assert sorted(RowCall.objects.filter(state="done").values_list("key", flat=True)) == ["0:a", "1:a", "2:a"]
+    wait_until(lambda: runtime.cancelled == ["q3"])
+
+
+def test_calls_that_follow_from_answers_run_side_by_side(runtime: ScriptedRuntime) -> None:
+    """Two steps a row, as templates do it."""
+
+    async def conversation(pool: RowPool, number: int) -> str:
+        first = await pool.call(RowRequest(f"{number}:1", number, request(f"a{number}")))
+        assert first.output is not None
+        second = await pool.call(RowRequest(f"{number}:2", number, request(first.output.text)))
+        assert second.output is not None
+        return second.output.text
+
+    def request(text: str) -> InferenceRequest:
+        return InferenceRequest(id="", model="tiny", messages=[Message("user", text)])
+
+    async def main() -> list[str]:
+        async with RowPool(Context()) as pool:
+            return await asyncio.gather(*(conversation(pool, number) for number in range(60)))
+
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == [f"re: re: a{number}" for number in range(60)]
+    assert RowChunk.objects.count() < 60
+
+
+def test_a_wiped_broker_loses_nothing(runtime: ScriptedRuntime, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "SENDING_GRACE", 0)
+    monkeypatch.setattr("mlxplatform.rows.pool.send", lambda sendings: broker.flushall())
+    stop = threading.Event()
+
+    def sweeper() -> None:
+        while not stop.wait(0.05):
+            sweep.sweep()
+
+    thread = threading.Thread(target=sweeper)
+    thread.start()
+    try:
+        results = run(calls(10))
+    finally:
+        stop.set()
+        thread.join()
+    assert len(results) == 10 and all(result.output for result in results)
+    assert set(runtime.started.values()) == {1}
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    for _ in range(200):
+        if condition():
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError("the condition did not come true")
