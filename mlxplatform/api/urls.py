@@ -3,6 +3,7 @@
 from django.urls import path
 
 from mlxplatform.api import status
+from mlxplatform.api.anthropic import views as anthropic
 from mlxplatform.api.openai import models
 from mlxplatform.api.openai.chat import views as chat
 from mlxplatform.api.openai.completions import views as completions
@@ -18,4 +19,6 @@ urlpatterns = [
     path("v1/chat/completions", chat.chat_completions),
     path("v1/completions", completions.completions),
     path("v1/embeddings", embeddings.embeddings),
+    path("v1/messages", anthropic.messages),
+    path("v1/messages/count_tokens", anthropic.messages_count),
 ]

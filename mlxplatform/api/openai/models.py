@@ -1,7 +1,12 @@
-"""``GET /v1/models`` and ``/v1/models/{id}``: what the live hosts can serve, in OpenAI's list and in decision clients'."""
+"""``GET /v1/models`` and ``/v1/models/{id}``: what the live hosts can serve.
+
+One object serves three kinds of client: OpenAI's (``object``, ``owned_by``), Anthropic's (``type``, ``display_name``,
+``created_at``, paging fields) and decision clients (the ``models`` key).
+"""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from django.http import HttpRequest
@@ -14,10 +19,15 @@ OWNER = "mlx-platform"
 
 def model_object(model: ServedModel) -> dict[str, Any]:
     entry = model.entry
+    created = int(entry.get("created") or 0)
     return {
         "id": model.id,
         "object": "model",
-        "created": int(entry.get("created") or 0),
+        "type": "model",
+        "display_name": model.id,
+        "created": created,
+        "created_at": datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "max_input_tokens": model.context,
         "owned_by": str(entry.get("owned_by") or OWNER),
         "kind": model.kind,
         "context_window": model.context,
@@ -42,6 +52,9 @@ async def list_models(request: HttpRequest) -> dict[str, Any]:
     return {
         "object": "list",
         "data": [model_object(model) for model in models.values()],
+        "has_more": False,
+        "first_id": next(iter(models), None),
+        "last_id": next(reversed(models), None),
         "models": [
             {"name": model.id, "description": f"Local {model.kind} model", "release_date": ""}
             for model in models.values()
