@@ -23,6 +23,10 @@ from workers.engine.detokenize import Detokenizer, TokenBytes, token_bytes
 from workers.prepare.protocol import TextSpec
 
 
+#: Tokens that divide an answer into messages on channels (gpt-oss).
+CHANNEL_MARKS = frozenset({"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"})
+
+
 class Mode(Enum):
     CONTENT = auto()
     REASONING = auto()
@@ -65,23 +69,25 @@ class TextLayer:
         self._spec = spec
         self._detokenizer = Detokenizer(self._table)
         self._hidden = frozenset(spec.stop_ids)
-        self._family = tool_parsers.family(spec.tool_format or "hermes") if spec.tools else None
+        self._family = tool_parsers.family(spec.tool_format or tool_parsers.FALLBACK) if spec.tools else None
         self._stops = [stop for stop in spec.stop if stop]
         self._mode = Mode.REASONING if spec.reasoning and spec.starts_in_reasoning else Mode.CONTENT
-        starts = list(self._family.STARTS) if self._family else []
-        self._starts = frozenset(starts)
+        starts = list(self._family.starts) if self._family else []
+        bare = list(self._family.bare) if self._family else []
+        self._starts = frozenset([*starts, *bare])
+        self._bare = frozenset(bare)
         opening = [spec.reasoning[0]] if spec.reasoning else []
         self._marks = {
             # Reasoning opens only before the first word: the same mark later on is somebody's literal text.
-            (Mode.CONTENT, False): Marks([*self._stops, *starts, *opening]),
+            (Mode.CONTENT, False): Marks([*self._stops, *starts, *bare, *opening]),
             (Mode.CONTENT, True): Marks([*self._stops, *starts]),
             (Mode.REASONING, False): Marks([*self._stops, *([spec.reasoning[1]] if spec.reasoning else [])]),
-            (Mode.CALL, False): Marks([self._family.END] if self._family and self._family.END else []),
+            (Mode.CALL, False): Marks([self._family.end] if self._family and self._family.end else []),
             (Mode.AFTER_CALL, False): Marks([*self._stops, *starts]),
         }
         self._shown_marks = {*starts, *(spec.reasoning or ())}
-        if self._family and self._family.END:
-            self._shown_marks.add(self._family.END)
+        if self._family and self._family.end:
+            self._shown_marks.add(self._family.end)
         #: Text not yet given out because it may belong to a mark.
         self._held = ""
         #: White space not yet given out because a mark after it would swallow it.
@@ -95,6 +101,8 @@ class TextLayer:
         self._block = ""
         self._calls_spoiled = False
         self._stopped: str | None = None
+        #: The header of the present message, None inside its body and for models without channels.
+        self._header: str | None = "" if spec.channels else None
         #: Tokens that belonged to reasoning, for usage.
         self.reasoning_tokens = 0
 
@@ -113,12 +121,19 @@ class TextLayer:
             self.reasoning_tokens += 1
         if logprob is not None:
             self._logprobs.append(logprob)
+        if self._spec.channels and self._table.added.get(token) in CHANNEL_MARKS:
+            events: list[Event] = []
+            self._switch_channel(self._table.added[token], events)
+            return _joined(events), self._stopped
         if token in self._table.special and self._mode is not Mode.CALL and self._table.added[token] not in self._shown_marks:
             return [], None
         text = self._detokenizer.push(token)
         if not text:
             return [], None
-        events: list[Event] = []
+        if self._header is not None:
+            self._header += text
+            return [], None
+        events = []
         self._held += text
         self._advance(events)
         return _joined(events), self._stopped
@@ -147,6 +162,31 @@ class TextLayer:
         if called:
             return _joined(events), "tool_calls"
         return _joined(events), "stop" if self._stopped is not None else reason
+
+    def _switch_channel(self, mark: str, events: list[Event]) -> None:
+        """Harmony's messages: a header says which channel the body is on. A mark makes everything held certain."""
+        if self._header is None:
+            self._give(self._held, events)
+            self._held = ""
+        if mark == "<|message|>":
+            header, self._header = self._header or "", None
+            called = tool_parsers.harmony.recipient(header)
+            if called is not None and self._family is not None:
+                self._markup += header + mark
+                self._block = header + mark
+                self._mode = Mode.CALL
+            elif "analysis" in header:
+                self._mode = Mode.REASONING
+            else:
+                self._mode = Mode.AFTER_CALL if self._markup else Mode.CONTENT
+        elif mark in ("<|channel|>", "<|constrain|>"):
+            self._header = (self._header or "") + " "
+        else:
+            if self._mode is Mode.CALL:
+                self._end_block(cut=False)
+            self._gap = ""
+            self._mode = Mode.AFTER_CALL if self._markup else Mode.CONTENT
+            self._header = ""
 
     def _advance(self, events: list[Event]) -> None:
         """Consume the held text as far as it is certain."""
@@ -188,7 +228,7 @@ class TextLayer:
                 self._markup = self._gap
                 self._gap = ""
             self._markup += mark
-            self._block = mark if self._family and getattr(self._family, "KEEPS_START", False) else ""
+            self._block = mark if mark in self._bare else ""
             self._mode = Mode.CALL
         else:
             self._gap = ""
@@ -239,7 +279,7 @@ class TextLayer:
         assert self._family is not None
         block, self._block = self._block, ""
         try:
-            if cut and self._family.END is not None:
+            if cut and self._family.end is not None:
                 raise ValueError("cut off")
             calls = self._family.parse(block, self._spec.tools)
             known = {tool.name for tool in self._spec.tools}

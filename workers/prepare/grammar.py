@@ -1,20 +1,176 @@
-"""Constraints to grammars, and their refusal before anything runs. Needs llguidance, never mlx."""
+"""Constraints to grammars, and their refusal before anything runs.
+
+A grammar that does not compile is refused with the keyword at fault; nothing degrades to free text. Needs
+llguidance, never mlx. The engine only turns the compiled text into masks.
+"""
 
 from __future__ import annotations
 
-from tokenizers import Tokenizer
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
 
-from mlxplatform.inference.contract import Refusal
-from workers.prepare.protocol import TextSpec
+from llguidance import LLMatcher
+
+from mlxplatform.inference.contract import Constraint, InferenceRequest, Refusal, Tool
+from workers.engine.tool_parsers import family
+from workers.engine.tool_parsers.layout import Json, Literal, Piece, Until
+
+#: White space between JSON tokens: at most a line break and an indentation, so that a model cannot dawdle in it.
+JSON_WHITE_SPACE = r"\n?[ ]{0,16}"
+
+#: Calls in one forced answer at most.
+FORCED_CALLS = 8
+
+#: Longest grammar, schema or pattern (characters).
+LONGEST_SPEC = 256 * 1024
+
+#: The request field each kind comes from, for error answers.
+PARAMS = {
+    "json_object": "response_format",
+    "json_schema": "response_format",
+    "regex": "guided_regex",
+    "choice": "guided_choice",
+    "grammar": "guided_grammar",
+    "tool_call": "tool_choice",
+}
+
+_UNIMPLEMENTED = re.compile(r"Unimplemented keys: \[(.*?)\]")
+_JSON_OPTIONS = {"whitespace_pattern": JSON_WHITE_SPACE}
 
 
-def validate(spec: TextSpec, tokenizer: Tokenizer) -> None:
-    """Refuse what cannot be enforced.
+def _refuse(kind: str, message: str) -> Refusal:
+    return Refusal(400, "unsupported_constraint", message, param=PARAMS.get(kind))
+
+
+def _schema_text(schema: Any, kind: str) -> str:
+    try:
+        text = json.dumps(schema)
+    except (RecursionError, ValueError, TypeError):
+        raise _refuse(kind, "The JSON schema is nested too deeply or is not JSON.") from None
+    if len(text) > LONGEST_SPEC:
+        raise _refuse(kind, f"The JSON schema is longer than {LONGEST_SPEC} characters.")
+    return text
+
+
+def _json_rule(schema: Any, kind: str) -> str:
+    """A schema as the inside of a Lark rule."""
+    if schema is True or schema is None:
+        schema = {}
+    if not isinstance(schema, dict):
+        raise _refuse(kind, "The JSON schema must be an object.")
+    return "%json " + _schema_text({**schema, "x-guidance": _JSON_OPTIONS}, kind)
+
+
+class _Lark:
+    """Collects rules; each piece of a call becomes one."""
+
+    def __init__(self) -> None:
+        self.rules: list[str] = []
+
+    def rule(self, body: str, *, attributes: str = "") -> str:
+        name = f"r{len(self.rules)}"
+        self.rules.append(f"{name}{attributes}: {body}")
+        return name
+
+    def piece(self, piece: Piece) -> str:
+        if isinstance(piece, Literal):
+            return json.dumps(piece.text, ensure_ascii=False)
+        if isinstance(piece, Json):
+            return self.rule(_json_rule(piece.schema, "tool_call"))
+        if isinstance(piece, Until):
+            return self.rule("/(?s:.*)/", attributes=f"[suffix={json.dumps(piece.mark, ensure_ascii=False)}]")
+        return f"({self.pieces(piece.pieces)})?"
+
+    def pieces(self, pieces: Sequence[Piece]) -> str:
+        return " ".join(self.piece(piece) for piece in pieces)
+
+    def text(self, start: str) -> str:
+        return "\n".join([f"start: {start}", *self.rules]) + "\n"
+
+
+def _tool_call_grammar(tools: list[Tool], tool_format: str | None, *, several: bool) -> str:
+    layout = family(tool_format) if tool_format else None
+    if layout is None or layout.forced is None:
+        raise _refuse("tool_call", "This model's tool call format cannot be forced; use tool_choice auto or none.")
+    lark = _Lark()
+    call = lark.rule(" | ".join(lark.rule(lark.pieces(layout.forced(tool))) for tool in tools))
+    # Only layouts with a closing mark can hold a second call.
+    start = f'{call} ("\\n" {call}){{0,{FORCED_CALLS - 1}}}' if several and layout.end is not None else call
+    return LLMatcher.grammar_from_lark(lark.text(start))
+
+
+def _choice_grammar(choices: Any) -> str:
+    if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) and choice for choice in choices):
+        raise _refuse("choice", "choice must be a non-empty list of non-empty strings.")
+    branches = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
+    return LLMatcher.grammar_from_lark(f"start: {branches}\n")
+
+
+def _compiled(constraint: Constraint) -> str:
+    kind, spec = constraint.kind, constraint.spec
+    if kind == "json_object":
+        return LLMatcher.grammar_from_lark("start: " + _json_rule({"type": "object"}, kind) + "\n")
+    if kind == "json_schema":
+        # A schema of its own grammar gives better messages than one inside a rule.
+        text = _schema_text({} if spec is True or spec is None else spec, kind)
+        if not isinstance(spec, dict) and spec is not True and spec is not None:
+            raise _refuse(kind, "The JSON schema must be an object.")
+        return LLMatcher.grammar_from_json_schema(text, overrides=_JSON_OPTIONS)  # type: ignore[arg-type]
+    if kind == "choice":
+        return _choice_grammar(spec)
+    if not isinstance(spec, str) or not spec.strip():
+        raise _refuse(kind, f"{kind} must be a non-empty string.")
+    if len(spec) > LONGEST_SPEC:
+        raise _refuse(kind, f"The {kind} is longer than {LONGEST_SPEC} characters.")
+    if kind == "regex":
+        # The whole answer must match, so anchors at its ends say nothing new, and the engine knows none.
+        pattern = spec.removeprefix("^")
+        return LLMatcher.grammar_from_regex(pattern if pattern.endswith("\\$") else pattern.removesuffix("$"))
+    return LLMatcher.grammar_from_lark(spec)
+
+
+def _explained(kind: str, error: str) -> Refusal:
+    keywords = _UNIMPLEMENTED.search(error)
+    if keywords:
+        return _refuse(kind, f"The JSON schema uses keywords that cannot be enforced: {keywords[1]}.")
+    if "oneOf" in error:
+        return _refuse(kind, 'The JSON schema uses "oneOf" with overlapping branches, which cannot be enforced; use "anyOf".')
+    if error.startswith("Unknown format"):
+        return _refuse(kind, f'The JSON schema uses a "format" that cannot be enforced: {error.partition(": ")[2]}.')
+    if "regex" in error:
+        reason = error.rsplit("error: ", 1)[-1].splitlines()[0] if "error: " in error else "it cannot be parsed"
+        where = '"pattern" of the JSON schema' if kind.startswith("json") else "regular expression"
+        return _refuse(kind, f"The {where} is not supported: {reason}.")
+    noun = {"json_schema": "JSON schema", "tool_call": "parameters schema of a tool"}.get(kind, kind)
+    return _refuse(kind, f"The {noun} cannot be used: {error.splitlines()[0][:200]}.")
+
+
+def compile_constraint(request: InferenceRequest, tool_format: str | None) -> str:
+    """The grammar the answer must follow, "" when it is free.
 
     Raises:
-        Refusal: 400 naming what is not supported.
+        Refusal: 400 ``unsupported_constraint`` naming what cannot be enforced.
     """
-    if spec.constraint is not None:
-        raise Refusal(
-            400, "unsupported_constraint", "Constrained output is not available for this model.", param="response_format"
-        )
+    kind, grammar = "", ""
+    names = None
+    if request.tool_choice not in ("auto", "none"):
+        names = None if request.tool_choice == "required" else [request.tool_choice]
+        kind = "tool_call"
+    elif request.constraint is not None:
+        kind = request.constraint.kind
+        names = request.constraint.spec if kind == "tool_call" else None
+    if kind == "tool_call":
+        allowed = [tool for tool in request.tools if names is None or tool.name in names]
+        if not allowed:
+            raise _refuse(kind, "tool_choice asks for a tool that is not in tools.")
+        grammar = _tool_call_grammar(allowed, tool_format, several=names is None)
+    elif request.constraint is not None:
+        grammar = _compiled(request.constraint)
+    if not grammar:
+        return ""
+    error = LLMatcher.validate_grammar(grammar)
+    if error:
+        raise _explained(kind, error)
+    return grammar

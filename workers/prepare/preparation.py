@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mlxplatform.inference.contract import InferenceRequest, Refusal
-from workers.engine.tool_parsers import detect
+from workers.engine.tool_parsers import FALLBACK, detect
 from workers.prepare import grammar, marks, messages, resolve
 from workers.prepare.encode import PromptEncoder
 from workers.prepare.model import TextModel, load
@@ -85,8 +85,7 @@ class Preparation:
             raise Refusal(400, "empty_prompt", "The prompt is empty.", param="messages" if rendered else "prompt")
         if rendered:
             boundary = self._boundary(request, loaded, rendered, ids)
-        spec = self._text_spec(request, model, rendered)
-        grammar.validate(spec, model.tokenizer)
+        spec = self._text_spec(request, loaded, rendered)
         return Prepared(
             prompt_ids=ids,
             text=spec,
@@ -228,21 +227,42 @@ class Preparation:
         return primer if 0 <= primer <= LONGEST_PRIMER else None
 
     @staticmethod
-    def _text_spec(request: InferenceRequest, model: TextModel, rendered: _Rendered | None) -> TextSpec:
-        pair = marks.reasoning_marks(model) if rendered else None
+    def _text_spec(request: InferenceRequest, loaded: _Loaded, rendered: _Rendered | None) -> TextSpec:
+        model = loaded.model
+        if rendered is None:
+            return TextSpec(
+                stop=request.stop,
+                stop_ids=model.stop_ids,
+                constraint=request.constraint,
+                grammar=grammar.compile_constraint(request, None),
+                logprobs=request.logprobs,
+            )
+        channels = marks.writes_channels(model)
+        pair = marks.reasoning_marks(model)
         # tool_choice "none" still knows the format: calls the model makes anyway are then withheld.
-        tools = request.tools if rendered else []
         tool_format = None
-        if tools and rendered:
-            tool_format = detect(rendered.source, model.tokenizer) if rendered.native_tools else "hermes"
+        if request.tools:
+            stated = model.tokenizer_config.get("tool_parser_type")
+            tool_format = detect(rendered.source, model.tokenizer.token_to_id, stated) if rendered.native_tools else FALLBACK
+        opened = marks.opens_in_reasoning(rendered.text, pair)
+        compiled = grammar.compile_constraint(request, tool_format)
+        grammar_from: Literal["start", "reasoning", "maybe_reasoning"] = "start"
+        if opened:
+            grammar_from = "reasoning"
+        elif pair and resolve.thinking(request) is not False:
+            grammar_from = "maybe_reasoning"
         return TextSpec(
             stop=request.stop,
-            tools=tools,
+            tools=request.tools,
             tool_format=tool_format,
             reasoning=pair,
-            starts_in_reasoning=marks.opens_in_reasoning(rendered.text, pair) if rendered else False,
+            starts_in_reasoning=opened,
             stop_ids=model.stop_ids,
             constraint=request.constraint,
             logprobs=request.logprobs,
             withhold_calls=request.tool_choice == "none",
+            channels=channels,
+            grammar=compiled,
+            grammar_from=grammar_from if compiled else "start",
+            reasoning_ids=tuple(loaded.encoder.encode_plain(mark) for mark in pair) if pair else ([], []),  # type: ignore[arg-type]
         )

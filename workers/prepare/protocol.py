@@ -26,7 +26,10 @@ class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     ``tool_format`` names a module of ``workers.engine.tool_parsers``. ``reasoning`` is the pair of marks
     around reasoning, None for a model that has none; ``starts_in_reasoning`` says that the rendered prompt
     ends inside an open mark. ``stop_ids`` end the answer and are never shown. ``logprobs`` as in the request.
-    ``withhold_calls`` drops the calls of a model that was told not to make any.
+    ``withhold_calls`` drops the calls of a model that was told not to make any. ``channels``: the model writes
+    harmony messages. ``grammar`` is the compiled constraint, "" for none; it binds from the first token, or
+    from the end of reasoning that is open, or may be opened by the first token. ``reasoning_ids`` are the marks
+    of ``reasoning`` as tokens.
     """
 
     stop: list[str] = []
@@ -38,6 +41,10 @@ class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     constraint: Constraint | None = None
     logprobs: int | None = None
     withhold_calls: bool = False
+    channels: bool = False
+    grammar: str = ""
+    grammar_from: Literal["start", "reasoning", "maybe_reasoning"] = "start"
+    reasoning_ids: tuple[list[int], list[int]] = ([], [])
 
 
 class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -123,8 +123,8 @@ def room(prompt_tokens: int, context: int, asked: int | None) -> int:
         raise Refusal(
             400,
             "context_length_exceeded",
-            f"This model's maximum context length is {context} tokens. However, your messages resulted in {prompt_tokens} tokens. "
-            "Please reduce the length of the messages.",
+            f"This model's maximum context length is {context} tokens. However, your messages resulted in "
+            f"{prompt_tokens} tokens. Please reduce the length of the messages.",
             param="messages",
         )
     return left if asked is None else min(asked, left)

@@ -1,30 +1,21 @@
-"""Hermes, Qwen 2.5/3 and many more: ``<tool_call>{"name": …, "arguments": {…}}</tool_call>``."""
+"""Hermes, Qwen 2.5 and 3, and every model whose template has no layout of its own: JSON in ``<tool_call>`` tags."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from mlxplatform.inference.contract import Tool
-
-SIGNS = ("<tool_call>",)
-STARTS = ("<tool_call>",)
-END = "</tool_call>"
+from workers.engine.tool_parsers import json_calls
+from workers.engine.tool_parsers.layout import Call, Family, Json, Literal, Piece, parameters
 
 
-def parse(markup: str, tools: list[Tool]) -> list[tuple[str, dict[str, Any]]]:
-    value = json.loads(markup)
-    calls = value if isinstance(value, list) else [value]
-    found = []
-    for call in calls:
-        if isinstance(call, dict) and isinstance(call.get("function"), dict):
-            call = call["function"]
-        if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-            raise ValueError("no name")
-        arguments = call.get("arguments", call.get("parameters", {}))
-        if isinstance(arguments, str):
-            arguments = json.loads(arguments) if arguments.strip() else {}
-        if not isinstance(arguments, dict):
-            raise ValueError("arguments are no object")
-        found.append((call["name"], arguments))
-    return found
+def _parse(markup: str, _tools: list[Tool]) -> list[Call]:
+    return json_calls.calls(markup)
+
+
+def _forced(tool: Tool) -> tuple[Piece, ...]:
+    opening = f'<tool_call>\n{{"name": {json.dumps(tool.name)}, "arguments": '
+    return Literal(opening), Json(parameters(tool)), Literal("}\n</tool_call>")
+
+
+FAMILY = Family(parse=_parse, starts=("<tool_call>",), end="</tool_call>", signs=(("<tool_call>",),), forced=_forced)

@@ -1,0 +1,79 @@
+"""What a family of tool call layouts is, and the pieces its calls are made of.
+
+Knows no particular family. Pure data: the text layer reads with it, the grammar writes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mlxplatform.inference.contract import Tool
+
+#: Name and arguments of one parsed call.
+Call = tuple[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Literal:
+    """Exactly this text."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Json:
+    """A JSON value that follows a schema."""
+
+    schema: Any
+
+
+@dataclass(frozen=True)
+class Until:
+    """Any text, up to and including this mark."""
+
+    mark: str
+
+
+@dataclass(frozen=True)
+class Maybe:
+    """These pieces, or nothing."""
+
+    pieces: tuple[Piece, ...]
+
+
+Piece = Literal | Json | Until | Maybe
+
+
+@dataclass(frozen=True)
+class Family:
+    """One layout.
+
+    ``signs``: texts of a chat template that give the family away; each entry is a group that must occur
+    together. ``vocabulary``: the same for token texts, looked at when no template gives a sign.
+    ``starts`` open a call's markup anywhere; ``bare`` only as the first thing an answer says, and stay part of
+    what is parsed. ``end`` closes the markup, None when only the end of the answer does.
+    ``parse`` gets the markup between them and raises ValueError for anything it cannot read completely.
+    ``forced`` lays out one call of one tool, for answers that must be a call; None when that is not offered.
+    """
+
+    parse: Callable[[str, list[Tool]], list[Call]]
+    starts: tuple[str, ...]
+    end: str | None
+    signs: tuple[tuple[str, ...], ...] = ()
+    vocabulary: tuple[tuple[str, ...], ...] = ()
+    bare: tuple[str, ...] = ()
+    forced: Callable[[Tool], tuple[Piece, ...]] | None = None
+
+
+def parameters(tool: Tool) -> dict[str, Any]:
+    """The tool's argument schema; no parameters means no arguments."""
+    return tool.parameters or {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def named(tools: list[Tool], name: str) -> Tool:
+    for tool in tools:
+        if tool.name == name:
+            return tool
+    raise ValueError(f"no tool is called {name!r}")

@@ -1,0 +1,38 @@
+"""Helpers of the layouts that tag every argument: one regular expression each for calls and arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from mlxplatform.inference.contract import Tool
+from workers.engine.tool_parsers.layout import Json, Literal, Maybe, Piece, Until, parameters
+from workers.engine.tool_parsers.values import is_text
+
+
+def covered(text: str, matches: list[re.Match[str]]) -> bool:
+    """Whether the matches leave nothing of the text but white space."""
+    at = 0
+    for match in matches:
+        if text[at : match.start()].strip():
+            return False
+        at = match.end()
+    return not text[at:].strip()
+
+
+def unquoted(name: str) -> str:
+    name = name.strip()
+    return name[1:-1] if len(name) > 1 and name[0] == name[-1] and name[0] in "\"'" else name
+
+
+def argument_pieces(tool: Tool, opening: Callable[[str], str], closing: str) -> tuple[Piece, ...]:
+    """Every argument in schema order, the optional ones skippable."""
+    schema = parameters(tool)
+    properties = schema.get("properties") or {}
+    required = set(schema.get("required") or [])
+    pieces: list[Piece] = []
+    for key, value in properties.items():
+        body: tuple[Piece, ...] = (Until(closing),) if is_text(value) else (Json(value), Literal(closing))
+        argument = (Literal(opening(key)), *body)
+        pieces += argument if key in required else [Maybe(argument)]
+    return tuple(pieces)
