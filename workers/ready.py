@@ -43,7 +43,7 @@ def _model_line(body: bytes) -> str:
         stats: Any = json.loads(body)
         for host in stats.get("hosts", [stats]):
             for model in host.get("models", []):
-                if model.get("current"):
+                if model.get("current") and model.get("kind", "chat") == "chat":
                     facts = [str(model[key]) for key in ("dtype", "blas") if model.get(key)]
                     return f"{model['id']} ({', '.join(facts)})" if facts else str(model["id"])
     except (ValueError, KeyError, AttributeError, TypeError):

@@ -1,0 +1,98 @@
+"""Starting, refusing to start, and leaving nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.system.stack import ROOT, Stack, alive, clean_environment, eventually, free_port
+
+pytestmark = pytest.mark.stack
+
+
+def refusal(home: Path, **environ: str) -> str:
+    """What the supervisor says when it does not start."""
+    done = subprocess.run(
+        [sys.executable, "-m", "workers.supervisor"],
+        env=clean_environment(home, **environ),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr.strip()
+
+
+def test_a_second_run_on_the_same_data_directory_refuses(stack: Stack) -> None:
+    said = refusal(stack.home, PORT=str(free_port()))
+    assert f"already in use by a running platform (pid {stack.process.pid})" in said
+
+
+def test_a_taken_port_is_said_before_anything_starts(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said = refusal(tmp_path / "home", PORT=str(port))
+    assert f"port {port} on 127.0.0.1 is taken" in said
+    assert not (tmp_path / "home" / "db.sqlite3").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "word"),
+    [
+        ("MLXPLATFORM_PROT", "1", "MLXPLATFORM_PROT is not a setting"),
+        ("MLXPLATFORM_PORT", "http", "MLXPLATFORM_PORT='http' cannot be used"),
+        ("PORT", "99999", "use a number from 1 to 65535"),
+        ("MLXPLATFORM_AUTH", "no", "use one of auto, required"),
+        ("MLXPLATFORM_HOST", "no.such.host.invalid", "not an address of this machine"),
+    ],
+)
+def test_bad_settings_are_one_sentence(tmp_path: Path, name: str, value: str, word: str) -> None:
+    said = refusal(tmp_path / "home", **{name: value})
+    assert word in said
+    assert len(said.splitlines()) == 1
+
+
+def test_a_data_directory_that_is_a_file_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("not a folder")
+    said = refusal(tmp_path / "home", PORT=str(free_port()))
+    assert "cannot be written" in said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_an_orderly_end_leaves_no_process(make_stack: Callable[..., Stack], signum: signal.Signals) -> None:
+    stack = make_stack()
+    left = stack.descendants()
+    assert stack.stop(signum) == 0
+    assert not [pid for pid in left if alive(pid)]
+    assert "Traceback" not in stack.terminal()
+
+
+def test_a_killed_supervisor_leaves_no_process_and_the_next_start_works(make_stack: Callable[..., Stack]) -> None:
+    stack = make_stack()
+    left = stack.descendants()
+    assert any("valkey-server" in command for command in left.values())
+    os.kill(stack.process.pid, signal.SIGKILL)
+    stack.process.wait()
+    eventually(lambda: not [pid for pid in left if alive(pid)], seconds=15, what="the end of every process")
+    stack.start()
+    stack.wait_ready()
+
+
+def test_a_crash_is_one_clear_line_and_a_restart(fresh_stack: Stack) -> None:
+    pid = fresh_stack.pids()["scheduler"]
+    fresh_stack.kill_and_wait("scheduler")
+    assert fresh_stack.terminal().count(f"scheduler (pid {pid}) was killed by SIGKILL; starting it again in 0.2 s") == 1
+    assert fresh_stack.http.get("/health").status_code == 200
