@@ -16,6 +16,16 @@ from typing import Any, TextIO
 #: Exit status of a failure that was explained by a ``failed`` line.
 EXPLAINED = 3
 
+
+class Explained(Exception):
+    """A failure with a code and a sentence for the job's page: no path, no class name."""
+
+    def __init__(self, code: str, message: str):
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
 _lock = threading.Lock()
 _out: TextIO = sys.stdout
 

@@ -1,0 +1,53 @@
+"""A trainer child: one quantize, finetune or fuse task, then the end.
+
+Started by exec with pipes: the task and wishes come in on stdin (control.py), events go out on stdout
+(report.py), everything libraries print goes to stderr. The main thread owns every mlx call. Memory comes
+back surely because the process ends.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+from workers.trainer import report
+from workers.trainer.control import Control, Stop
+from workers.trainer.report import Explained
+
+#: Task name → module with ``run(task, control) -> dict``.
+TASKS = {
+    "quantize": "workers.trainer.quantize",
+    "finetune": "workers.trainer.finetune",
+    "fuse": "workers.trainer.fuse",
+}
+
+
+def main() -> int:
+    report.claim_stdout()
+    control = Control()
+    task = control.read_task()
+    from workers.engine import platform
+
+    on = platform.prepare(task.get("blas", ""), task.get("threads", 0))
+    task["device"] = on.device
+    control.on_yield = platform.give_memory_back
+    module = importlib.import_module(TASKS[task["task"]])
+    try:
+        result = module.run(task, control)
+    except Stop as stop:
+        report.emit("stopped", op=stop.op)
+        return 0
+    except Explained as failure:
+        return report.failed(failure.code, failure.message)
+    except OSError as error:
+        return report.failed("cannot_write", f"Writing failed: {error.strerror or 'input/output error'}.")
+    report.done(**result)
+    return 0
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    # No interpreter shutdown: the control thread waits in a read, and mlx's streams may abort a process that tears down.
+    os._exit(status)

@@ -1,0 +1,101 @@
+"""Reading and writing model directories for trainer tasks: weights, config, and the files beside them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx.utils import tree_flatten, tree_map_with_path
+
+from workers.engine.loading import import_light_mlx_lm
+from workers.trainer.report import Explained
+
+#: Files a model directory needs besides weights and config.json; code and other formats are left behind.
+BESIDE = (
+    "tokenizer*",
+    "*.jinja",
+    "generation_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab*",
+    "merges.txt",
+    "*.model",
+    "preprocessor_config.json",
+    "README.md",
+    "LICENSE*",
+)
+
+
+def load(folder: Path, *, dense: bool = False, dtype: str | None = None) -> tuple[nn.Module, dict[str, Any]]:
+    """A model with lazy weights and its config. ``dense`` unpacks quantized layers, ``dtype`` casts the rest.
+
+    Raises:
+        Explained: the architecture is unknown or the files do not fit it.
+    """
+    import_light_mlx_lm()
+    from mlx_lm.utils import dequantize_model, load_model
+
+    try:
+        model, config = load_model(folder, lazy=True)
+    except (ValueError, KeyError, TypeError, RuntimeError, FileNotFoundError) as error:
+        kind = _model_type(folder)
+        raise Explained("model_load_failed", f"The model's files cannot be loaded (architecture {kind!r}).") from error
+    if dense and config.get("quantization"):
+        model = dequantize_model(model)
+        config.pop("quantization", None)
+        config.pop("quantization_config", None)
+    if dtype is not None:
+        cast(model, dtype)
+    return model, config
+
+
+def cast(model: nn.Module, dtype: str) -> None:
+    """Bring floating-point parameters to a dtype, except those the architecture keeps as they are."""
+    target = getattr(mx, dtype)
+    castable = getattr(model, "cast_predicate", lambda _: True)
+
+    def one(name: str, value: mx.array) -> mx.array:
+        return value.astype(target) if castable(name) and mx.issubdtype(value.dtype, mx.floating) else value
+
+    model.update(tree_map_with_path(one, model.parameters()))
+
+
+def save(folder: Path, source: Path, model: nn.Module, config: dict[str, Any]) -> None:
+    """Write weights, config and the files beside them; the model's weights are given up on the way."""
+    from mlx_lm.utils import save_model
+
+    save_model(folder, model, donate_model=True)
+    ordered = {name: config[name] for name in sorted(config) if name != "_name_or_path"}
+    (folder / "config.json").write_text(json.dumps(ordered, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    for pattern in BESIDE:
+        for file in source.glob(pattern):
+            if file.is_file():
+                shutil.copyfile(file, folder / file.name)  # follows the links of a hub cache
+
+
+def tensor_bytes(model: nn.Module) -> int:
+    return sum(value.nbytes for _, value in tree_flatten(model.parameters()))
+
+
+def weight_count(model: nn.Module) -> int:
+    """Weights of the model, packed ones counted as what they stand for."""
+    total = 0
+    for module in model.modules():
+        own = [(name, value) for name, value in module.items() if isinstance(value, mx.array)]
+        packed = "scales" in module
+        for name, value in own:
+            if packed and name in {"scales", "biases"}:
+                continue
+            total += value.size * 32 // module.bits if packed and name == "weight" else value.size
+    return total
+
+
+def _model_type(folder: Path) -> str:
+    try:
+        return str(json.loads((folder / "config.json").read_text()).get("model_type"))
+    except (OSError, ValueError):
+        return "unknown"
