@@ -77,7 +77,7 @@ def recorded(home: Path) -> dict[str, int]:
 
 def _is_ours(pid: int) -> bool:
     """Whether ``pid`` still is a process of the platform, not a stranger with a recycled number."""
-    answer = subprocess.run(["/bin/ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    answer = subprocess.run(["/bin/ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return any(word in answer.stdout for word in ("-m workers.", "-m mlxplatform."))
 
 

@@ -12,6 +12,8 @@ from workers.output import Output
 
 #: Seconds between two looks at /health while starting.
 POLL = 0.2
+#: Looks at /stats for the served model's name before the banner goes without it.
+MODEL_LOOKS = 15
 #: Seconds between two words about a start that takes long.
 PATIENCE = 30.0
 
@@ -76,5 +78,10 @@ async def announce(settings: Environment, told: Mapping[str, str], output: Outpu
             waits_for = "the web process to answer" if status == 0 else "the engine to load its model"
             output.say(f"still starting after {said - started:.0f} s: waiting for {waits_for}")
         await asyncio.sleep(POLL)
-    _, stats = await get(settings, "/stats")
-    output.say(banner(base_url(settings), _model_line(stats), told.get("admin_password", "")))
+    model = ""
+    for _ in range(MODEL_LOOKS):
+        _, stats = await get(settings, "/stats")
+        if model := _model_line(stats):
+            break
+        await asyncio.sleep(POLL)
+    output.say(banner(base_url(settings), model, told.get("admin_password", "")))

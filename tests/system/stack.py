@@ -87,7 +87,7 @@ def alive(pid: int) -> bool:
 
 def descendants(pid: int) -> dict[int, str]:
     """Every living process below ``pid``, with its command line."""
-    table = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat=,command="], capture_output=True, text=True, check=True)
+    table = subprocess.run(["ps", "-Aww", "-o", "pid=,ppid=,stat=,command="], capture_output=True, text=True, check=True)
     children: dict[int, list[tuple[int, str]]] = {}
     for line in table.stdout.splitlines():
         own, parent, stat, command = line.split(None, 3)
