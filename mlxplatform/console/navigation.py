@@ -19,5 +19,6 @@ class Section:
 
 SECTIONS: tuple[Section, ...] = (
     Section("Work", (Link("Home", "console:home"), Link("Chat", "console:chat"), Link("Jobs", "console:jobs"))),
+    Section("Data", (Link("Datasets", "console:datasets"), Link("New dataset", "console:dataset-new"))),
     Section("House", (Link("Usage", "console:usage"), Link("Keys", "console:keys"), Link("Raw rows", "admin:index"))),
 )

@@ -13,7 +13,7 @@ async function loadModels() {
   if (!answer.ok) return say("The model list cannot be read right now.");
   const { data } = await answer.json();
   for (const model of data) {
-    if (model.capabilities && model.capabilities.chat_completions === false) continue;
+    if (!model.capabilities || !model.capabilities.chat) continue;
     $("model").add(new Option(model.id, model.id, false, Boolean(model.current)));
     $("second").add(new Option(model.id, model.id));
   }

@@ -1,0 +1,129 @@
+"""Datasets: the list, one dataset with its rows and quality, and the wizard that makes a new one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+from django.core.paginator import Paginator
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+
+from mlxplatform.accounts.scopes import READ, WRITE
+from mlxplatform.console.page import page
+from mlxplatform.datasets import submit as orders
+from mlxplatform.datasets.models import Dataset, DatasetRow, DatasetVersion
+from mlxplatform.datasets.queries import latest_of
+from mlxplatform.datasets.templates.registry import TEMPLATES
+from mlxplatform.inference.contract import Refusal
+from mlxplatform.jobs.models import Job
+from mlxplatform.library import local_models
+
+_PAGE = 50
+#: Bars of the length histogram.
+_BARS = 12
+#: Options of a run that the wizard offers beside the template's own fields.
+_NUMBERS = ("rows", "seed")
+
+
+@page(READ)
+def dataset_list(request: HttpRequest) -> HttpResponse:
+    listing = Paginator(Dataset.objects.filter(archived_at=None), _PAGE).get_page(request.GET.get("page"))
+    datasets = list(listing)
+    latest = latest_of(datasets)
+    rows = [{"dataset": dataset, "latest": latest.get(dataset.id)} for dataset in datasets]
+    return render(request, "console/datasets.html", {"title": "Datasets", "listing": listing, "rows": rows, "query": ""})
+
+
+@page(READ)
+def dataset_detail(request: HttpRequest, dataset_id: str) -> HttpResponse:
+    dataset = Dataset.objects.filter(pk=dataset_id).first()
+    if dataset is None:
+        raise Http404
+    version = _chosen_version(dataset, request.GET.get("version", ""))
+    chosen = {name: request.GET.get(name, "") for name in ("state", "reason")}
+    rows = version.rows.filter(**{name: value for name, value in chosen.items() if value}).order_by("ordinal")
+    listing = Paginator(rows, _PAGE).get_page(request.GET.get("page"))
+    context = {
+        "title": dataset.name,
+        "dataset": dataset,
+        "version": version,
+        "versions": dataset.versions.order_by("-number"),
+        "job": Job.objects.filter(pk=version.job).first(),
+        "listing": listing,
+        "samples": [
+            (row, json.dumps(row.content, indent=1, ensure_ascii=False) if row.content else row.detail) for row in listing
+        ],
+        "chosen": chosen,
+        "states": DatasetRow.State.values,
+        "bars": _histogram(list(version.rows.filter(state=DatasetRow.State.ACCEPTED).values_list("chars", flat=True)[:10_000])),
+        "query": urlencode({"version": version.number, **{name: value for name, value in chosen.items() if value}}),
+    }
+    return render(request, "console/dataset.html", context)
+
+
+@page(WRITE)
+def dataset_new(request: HttpRequest) -> HttpResponse:
+    template = TEMPLATES.get(request.GET.get("template", ""))
+    if template is None:
+        return render(request, "console/dataset_choose.html", {"title": "New dataset", "templates": TEMPLATES.values()})
+    error: Refusal | None = None
+    if request.method == "POST":
+        body = _order(request, template.id, [field.name for field in template.fields])
+        try:
+            _, version = orders.submit(orders.check(body, "default"), project="default", created_by=request.user.get_username())
+        except Refusal as refusal:
+            error = refusal
+        else:
+            return redirect("console:dataset", version.dataset_id)
+    fields = [
+        {"field": field, "value": request.POST.get(field.name, "" if field.default is None else field.default)}
+        for field in template.fields
+    ]
+    context = {
+        "title": f"New dataset: {template.label}",
+        "template": template,
+        "fields": fields,
+        "error": error,
+        "models": [model for model in local_models.scan() if model.kind == "chat"] if template.needs_llm else [],
+        "given": request.POST,
+    }
+    return render(request, "console/dataset_new.html", context, status=400 if error else 200)
+
+
+def _order(request: HttpRequest, template: str, names: list[str]) -> dict[str, Any]:
+    """The wizard's form as the body the API takes; numbers stay text where they are no numbers, to be refused there."""
+    body: dict[str, Any] = {"template": template, "inputs": {name: request.POST.get(name, "") for name in names}}
+    for name in ("name", "model"):
+        if request.POST.get(f"run_{name}"):
+            body[name] = request.POST[f"run_{name}"]
+    for name in _NUMBERS:
+        if raw := request.POST.get(f"run_{name}", "").strip():
+            body[name] = int(raw) if raw.isdecimal() else raw
+    return body
+
+
+def _chosen_version(dataset: Dataset, raw: str) -> DatasetVersion:
+    versions = dataset.versions.order_by("-number")
+    version = versions.filter(number=int(raw)).first() if raw.isdecimal() and len(raw) < 10 else versions.first()
+    if version is None:
+        raise Http404
+    return version
+
+
+def _histogram(lengths: list[int]) -> list[dict[str, Any]]:
+    """Bars over the lengths of rows, in characters; ``share`` of the tallest bar."""
+    if not lengths:
+        return []
+    low, high = min(lengths), max(lengths)
+    width = max(1, -(-(high - low + 1) // _BARS))
+    counts = [0] * _BARS
+    for length in lengths:
+        counts[(length - low) // width] += 1
+    tallest = max(counts)
+    return [
+        {"label": f"{low + i * width}–{low + (i + 1) * width - 1}", "count": count, "share": count / tallest}
+        for i, count in enumerate(counts)
+        if low + i * width <= high
+    ]
