@@ -239,7 +239,22 @@ def test_replaying_the_ids_rebuilds_the_state():
         assert rest == whole[len(whole) - len(rest) :]
 
 
-ALPHABET = ["a", " ", "\n", "é", "你", "<", "<think>", "</think>", "<tool_call>", "</tool_call>", '{"name": "now"}', "STOP", "ST", "OP"]
+ALPHABET = [
+    "a",
+    " ",
+    "\n",
+    "é",
+    "你",
+    "<",
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    '{"name": "now"}',
+    "STOP",
+    "ST",
+    "OP",
+]
 
 
 def grouped_tokenizer(pieces: list[str]) -> Tokenizer:

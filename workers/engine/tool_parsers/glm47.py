@@ -31,7 +31,7 @@ def _parse(markup: str, tools: list[Tool]) -> list[Call]:
 
 
 def _forced(tool: Tool) -> tuple[Piece, ...]:
-    arguments = argument_pieces(tool, lambda key: f"<arg_key>{key}</arg_key>\n<arg_value>", "</arg_value>\n")
+    arguments = argument_pieces(tool, lambda key: f"<arg_key>{key}</arg_key>\n<arg_value>", "</arg_value>", after="\n")
     return Literal(f"<tool_call>{tool.name}\n"), *arguments, Literal("</tool_call>")
 
 

@@ -14,7 +14,7 @@ def _parse(markup: str, tools: list[Tool]) -> list[Call]:
 
 def _forced(tool: Tool) -> tuple[Piece, ...]:
     arguments = argument_pieces(
-        tool, lambda key: f"<longcat_arg_key>{key}</longcat_arg_key>\n<longcat_arg_value>", "</longcat_arg_value>\n"
+        tool, lambda key: f"<longcat_arg_key>{key}</longcat_arg_key>\n<longcat_arg_value>", "</longcat_arg_value>", after="\n"
     )
     return Literal(f"<longcat_tool_call>{tool.name}\n"), *arguments, Literal("</longcat_tool_call>")
 

@@ -32,7 +32,7 @@ def _parse(markup: str, tools: list[Tool]) -> list[Call]:
 
 
 def _forced(tool: Tool) -> tuple[Piece, ...]:
-    arguments = argument_pieces(tool, lambda key: f'<parameter name="{key}">', "</parameter>\n")
+    arguments = argument_pieces(tool, lambda key: f'<parameter name="{key}">', "</parameter>", after="\n")
     opening = f'<minimax:tool_call>\n<invoke name="{tool.name}">\n'
     return Literal(opening), *arguments, Literal("</invoke>\n</minimax:tool_call>")
 

@@ -27,14 +27,16 @@ def _parse(markup: str, tools: list[Tool]) -> list[Call]:
         values = list(_PARAMETER.finditer(body))
         if not covered(body, values):
             raise ValueError("text between parameters")
-        arguments = {key.strip(): decoded(unframed(raw), property_schema(tools, name, key.strip())) for key, raw in
-                     ((value[1], value[2]) for value in values)}
+        arguments = {
+            key.strip(): decoded(unframed(raw), property_schema(tools, name, key.strip()))
+            for key, raw in ((value[1], value[2]) for value in values)
+        }
         found.append((name, arguments))
     return found
 
 
 def _forced(tool: Tool) -> tuple[Piece, ...]:
-    arguments = argument_pieces(tool, lambda key: f"<parameter={key}>\n", "\n</parameter>\n")
+    arguments = argument_pieces(tool, lambda key: f"<parameter={key}>\n", "</parameter>", before="\n", after="\n")
     return Literal(f"<tool_call>\n<function={tool.name}>\n"), *arguments, Literal("</function>\n</tool_call>")
 
 

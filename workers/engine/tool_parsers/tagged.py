@@ -25,14 +25,20 @@ def unquoted(name: str) -> str:
     return name[1:-1] if len(name) > 1 and name[0] == name[-1] and name[0] in "\"'" else name
 
 
-def argument_pieces(tool: Tool, opening: Callable[[str], str], closing: str) -> tuple[Piece, ...]:
-    """Every argument in schema order, the optional ones skippable."""
+def argument_pieces(
+    tool: Tool, opening: Callable[[str], str], tag: str, *, before: str = "", after: str = ""
+) -> tuple[Piece, ...]:
+    """Every argument in schema order, the optional ones skippable.
+
+    A text value ends at the closing ``tag`` itself, with no line break asked for in front of it: a model that
+    closes without one would otherwise write on and on.
+    """
     schema = parameters(tool)
     properties = schema.get("properties") or {}
     required = set(schema.get("required") or [])
     pieces: list[Piece] = []
     for key, value in properties.items():
-        body: tuple[Piece, ...] = (Until(closing),) if is_text(value) else (Json(value), Literal(closing))
-        argument = (Literal(opening(key)), *body)
+        body: tuple[Piece, ...] = (Until(tag),) if is_text(value) else (Json(value), Literal(before + tag))
+        argument = (Literal(opening(key)), *body, *([Literal(after)] if after else []))
         pieces += argument if key in required else [Maybe(argument)]
     return tuple(pieces)

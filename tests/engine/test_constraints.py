@@ -1,0 +1,233 @@
+"""Grammars as masks: whatever the model would say, what comes out follows the constraint."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+
+import jsonschema
+import mlx.core as mx
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from mlxplatform.inference.contract import Constraint, InferenceRequest, Tool
+from workers.engine.constraints import Grammars
+from workers.engine.text import TextLayer
+from workers.engine.tool_parsers import FAMILIES, family
+from workers.prepare.grammar import compile_constraint
+from workers.prepare.protocol import TextSpec
+
+#: More rows than the tokenizer has ids, as padded models do.
+VOCAB = 512
+STOP = 2
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model_dir: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(tiny_model_dir / "tokenizer.json"))
+
+
+@pytest.fixture(scope="module")
+def grammars(tokenizer: Tokenizer) -> Grammars:
+    return Grammars(tokenizer.to_str(), vocab_size=VOCAB, stop_ids=[STOP])
+
+
+def request(**fields) -> InferenceRequest:
+    return InferenceRequest(id="r", model="m", **fields)
+
+
+#: What brings an answer to its end; somebody who wanders at random would hardly ever write it.
+CLOSERS = ['"', "}", '"}', "</parameter>", "</arg_value>", "</longcat_arg_value>", "</param>"]
+
+
+def wander(grammars: Grammars, tokenizer: Tokenizer, spec: TextSpec, seed: int, limit: int = 200) -> list[int]:
+    """Sample at random among what the mask allows, as the most foolish model would, with a leaning to come to an end."""
+    mask = grammars.mask(spec)
+    assert mask is not None
+    rng = random.Random(seed)
+    tokens, planned = [1], []
+    logits = mx.zeros((1, VOCAB))
+    for _ in range(limit):
+        row = np.array(mask(mx.array(tokens), logits))[0]
+        assert mask.fault is None
+        allowed = np.flatnonzero(np.isfinite(row)).tolist()
+        assert allowed
+        if not planned and rng.random() < 0.5:
+            planned = tokenizer.encode(rng.choice(CLOSERS), add_special_tokens=False).ids
+        if STOP in allowed and rng.random() < 0.5:
+            return tokens[1:]
+        if planned and planned[0] in allowed:
+            tokens.append(planned.pop(0))
+        else:
+            planned = []
+            tokens.append(rng.choice([token for token in allowed if token != STOP] or [STOP]))
+        if tokens[-1] == STOP:
+            return tokens[1:-1]
+    return []
+
+
+def texts(
+    grammars: Grammars, tokenizer: Tokenizer, req: InferenceRequest, tool_format: str | None = None, tries: int = 5
+) -> list[str]:
+    """Complete answers among some random ones."""
+    spec = TextSpec(stop_ids=[STOP], grammar=compile_constraint(req, tool_format))
+    found = [wander(grammars, tokenizer, spec, seed) for seed in range(tries)]
+    return [tokenizer.decode(ids, skip_special_tokens=False) for ids in found if ids]
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tag": {"enum": ["red", "blue"]},
+        "ok": {"type": "boolean"},
+    },
+    "required": ["age", "tag"],
+    "additionalProperties": False,
+}
+
+
+def test_json_schema_answers_validate(grammars, tokenizer):
+    answers = texts(grammars, tokenizer, request(constraint=Constraint("json_schema", SCHEMA)))
+    assert answers
+    for answer in answers:
+        jsonschema.validate(json.loads(answer), SCHEMA)
+
+
+def test_json_object_answers_are_objects(grammars, tokenizer):
+    answers = texts(grammars, tokenizer, request(constraint=Constraint("json_object")))
+    assert answers
+    for answer in answers:
+        # What a JSON reader makes of half an escape is its own affair; the structure is what counts.
+        assert isinstance(json.loads(answer), dict)
+
+
+def test_regex_choice_and_grammar(grammars, tokenizer):
+    assert all(
+        re.fullmatch(r"[a-c]{2}-\d+", text)
+        for text in texts(grammars, tokenizer, request(constraint=Constraint("regex", r"^[a-c]{2}-\d+$")))
+    )
+    picked = texts(grammars, tokenizer, request(constraint=Constraint("choice", ["yes", 'n"o', "vielleicht ö"])))
+    assert picked and set(picked) <= {"yes", 'n"o', "vielleicht ö"}
+    lark = 'start: "a" ("," "b")~2\n'
+    assert set(texts(grammars, tokenizer, request(constraint=Constraint("grammar", lark)))) == {"a,b,b"}
+
+
+TOOL = Tool(
+    "get_weather",
+    parameters={
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "maxLength": 12},
+            "days": {"type": "integer", "minimum": 1, "maximum": 9},
+            "deep": {"type": "boolean"},
+        },
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    },
+)
+OTHER = Tool("now", parameters=None)
+FORCED = [name for name in FAMILIES if family(name).forced is not None]
+
+
+@pytest.mark.parametrize("name", FORCED)
+def test_a_forced_call_is_read_back_by_its_own_family(name, grammars, tokenizer):
+    req = request(tools=[TOOL, OTHER], tool_choice="get_weather")
+    spec = TextSpec(stop_ids=[STOP], tools=[TOOL, OTHER], tool_format=name, grammar=compile_constraint(req, name))
+    calls = []
+    for seed in range(6):
+        ids = wander(grammars, tokenizer, spec, seed)
+        if not ids:
+            continue
+        text = tokenizer.decode(ids, skip_special_tokens=False)
+        markup = text
+        for start in family(name).starts:
+            markup = markup.removeprefix(start)
+        if end := family(name).end:
+            markup = markup.removesuffix(end)
+        calls += family(name).parse(markup, [TOOL, OTHER])
+    assert calls
+    for called, arguments in calls:
+        assert called == "get_weather"
+        assert isinstance(arguments["days"], int)
+        assert isinstance(arguments["city"], str)
+
+
+def test_required_allows_any_offered_tool_and_several_calls(grammars, tokenizer):
+    req = request(tools=[TOOL, OTHER], tool_choice="required")
+    spec = TextSpec(stop_ids=[STOP], tools=[TOOL, OTHER], tool_format="hermes", grammar=compile_constraint(req, "hermes"))
+    names: set[str] = set()
+    for seed in range(8):
+        layer = TextLayer(tokenizer, spec)
+        ids = wander(grammars, tokenizer, spec, seed)
+        if not ids:
+            continue
+        events = [event for token in ids for event in layer.push(token)[0]]
+        rest, reason = layer.finish("stop")
+        assert reason == "tool_calls"
+        names |= {event.name for event in events + rest}
+    assert names == {"get_weather", "now"}
+
+
+def test_the_grammar_binds_only_after_reasoning(grammars, tokenizer):
+    closing = tokenizer.encode("!?", add_special_tokens=False).ids
+    spec = TextSpec(
+        stop_ids=[STOP],
+        grammar=compile_constraint(request(constraint=Constraint("choice", ["yes"])), None),
+        grammar_from="reasoning",
+        reasoning_ids=([1], closing),
+    )
+    mask = grammars.mask(spec)
+    tokens = [1]
+    free = mx.zeros((1, VOCAB))
+    assert np.isfinite(np.array(mask(mx.array(tokens), free))).all()
+    for token in [*tokenizer.encode("hm", add_special_tokens=False).ids, *closing]:
+        tokens.append(token)
+        row = np.array(mask(mx.array(tokens), free))[0]
+    assert mask.binding
+    assert {tokenizer.id_to_token(int(i))[0] for i in np.flatnonzero(np.isfinite(row))} == {"y"}
+
+
+def test_a_model_may_still_open_reasoning_itself(grammars):
+    spec = TextSpec(
+        stop_ids=[STOP],
+        grammar=compile_constraint(request(constraint=Constraint("choice", ["yes"])), None),
+        grammar_from="maybe_reasoning",
+        reasoning_ids=([1], [0]),
+    )
+    mask = grammars.mask(spec)
+    row = np.array(mask(mx.array([5]), mx.zeros((1, VOCAB))))[0]
+    assert np.isfinite(row[1])
+    assert np.isfinite(np.array(mask(mx.array([5, 1]), mx.zeros((1, VOCAB))))).all()
+    bound = np.array(mask(mx.array([5, 1, 0]), mx.zeros((1, VOCAB))))[0]
+    assert not np.isfinite(bound[1])
+
+
+def test_a_mask_taken_up_again_knows_what_was_said(grammars, tokenizer):
+    spec = TextSpec(stop_ids=[STOP], grammar=compile_constraint(request(constraint=Constraint("choice", ["yes no"])), None))
+    said = tokenizer.encode("yes", add_special_tokens=False).ids
+    again = grammars.mask(spec, said)
+    row = np.array(again(mx.array([1, *said]), mx.zeros((1, VOCAB))))[0]
+    assert {tokenizer.decode([int(i)])[0] for i in np.flatnonzero(np.isfinite(row))} == {" "}
+
+
+def test_a_token_against_the_grammar_ends_the_answer_and_raises_nothing(grammars, tokenizer):
+    spec = TextSpec(stop_ids=[STOP], grammar=compile_constraint(request(constraint=Constraint("choice", ["yes"])), None))
+    mask = grammars.mask(spec)
+    mask(mx.array([1]), mx.zeros((1, VOCAB)))
+    wrong = tokenizer.encode("q", add_special_tokens=False).ids
+    row = np.array(mask(mx.array([1, *wrong]), mx.zeros((1, VOCAB))))[0]
+    assert mask.fault
+    assert np.flatnonzero(np.isfinite(row)).tolist() == [STOP]
+
+
+def test_determined_tokens_are_known_ahead(grammars, tokenizer):
+    spec = TextSpec(stop_ids=[STOP], grammar=compile_constraint(request(constraint=Constraint("choice", ["certainly"])), None))
+    assert tokenizer.decode(grammars.mask(spec).forced()) == "certainly"
+
+
+def test_an_unconstrained_answer_has_no_mask(grammars):
+    assert grammars.mask(TextSpec(stop_ids=[STOP])) is None
