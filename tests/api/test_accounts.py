@@ -22,8 +22,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
-def nothing_remembered() -> None:
+def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     identity.forget()
+    # The writer's pace is not what these tests are about: they write when they want to.
+    monkeypatch.setattr(usage, "FLUSH_SECONDS", 3600.0)
 
 
 @pytest.fixture
