@@ -1,21 +1,25 @@
 """``/ws/jobs/{id}``: a job's events over WebSocket, from the number in ``?after=`` on.
 
 One text message per event, the same JSON as the event stream's ``data:``. The socket closes with 1000 after the
-terminal event and with 4404 for an unknown job. What the client sends is ignored.
+terminal event and with 4404 for an unknown job; whoever may not see jobs gets no socket. What the client sends is ignored.
 """
 
 from __future__ import annotations
 
 import asyncio
+from io import BytesIO
 from typing import Any
 from urllib.parse import parse_qs
 
 import msgspec
 from asgiref.sync import sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
+from django.core.handlers.asgi import ASGIRequest
 
+from mlxplatform.accounts.identity import identify
+from mlxplatform.inference.contract import Refusal
+from mlxplatform.jobs import queries
 from mlxplatform.jobs.feed import feed
-from mlxplatform.jobs.models import Job
 
 #: Close code of our own range: the WebSocket way to say 404.
 NOT_FOUND = 4404
@@ -28,8 +32,16 @@ class JobSocket(AsyncWebsocketConsumer):
 
     async def connect(self) -> None:
         job_id = self.scope["url_route"]["kwargs"]["job_id"]
-        last_seq = await sync_to_async(_last_seq)(job_id)
+        request = ASGIRequest({**self.scope, "type": "http", "method": "GET", "path": f"/api/jobs/{job_id}"}, BytesIO())
+        request.user = self.scope["user"]
+        try:
+            request.identity = await identify(request)  # type: ignore[attr-defined]
+        except Refusal:
+            await self.close()  # before accepting: the handshake is answered with 403
+            return
+        request.project = request.identity.project  # type: ignore[attr-defined]
         await self.accept()
+        last_seq = await sync_to_async(_last_seq)(request, job_id)
         if last_seq is None:
             await self.close(NOT_FOUND)
             return
@@ -54,8 +66,8 @@ class JobSocket(AsyncWebsocketConsumer):
         await self.close(1000)
 
 
-def _last_seq(job_id: str) -> int | None:
-    value: Any = Job.objects.filter(pk=job_id).values_list("last_seq", flat=True).first()
+def _last_seq(request: ASGIRequest, job_id: str) -> int | None:
+    value: Any = queries.visible(request).filter(pk=job_id).values_list("last_seq", flat=True).first()
     return value
 
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.http import HttpRequest, StreamingHttpResponse
 
 from mlxplatform.accounts import audit
 from mlxplatform.http.body import read_json
-from mlxplatform.http.errors import error_response, json_response, method_refusal
 from mlxplatform.http.sse import EventStreamResponse
+from mlxplatform.http.views import endpoint
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs import queries, service, streams
 from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.wire import job_json
-
-AsyncView = Callable[..., Awaitable[HttpResponseBase]]
 
 #: What a person may do to a job, by the last part of the path.
 ACTIONS: dict[str, Callable[[str, str], Job]] = {
@@ -32,66 +29,35 @@ ACTIONS: dict[str, Callable[[str, str], Job]] = {
 BULK_LIMIT = 10_000
 
 
-def endpoint(method: str) -> Callable[[AsyncView], AsyncView]:
-    """A view for one method, whose refusals become answers."""
-
-    def decorate(view: AsyncView) -> AsyncView:
-        @functools.wraps(view)
-        async def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-            allowed = {method, "HEAD"} if method == "GET" else {method}
-            if request.method not in allowed:
-                refused = error_response(request, method_refusal(request.method or ""))
-                refused["Allow"] = ", ".join(sorted(allowed))
-                return refused
-            try:
-                return await view(request, *args, **kwargs)
-            except Refusal as refusal:
-                return error_response(request, refusal)
-
-        return answer
-
-    return decorate
-
-
 def actor_of(request: HttpRequest) -> str:
     """Who asks, as the audit log names them."""
     identity = getattr(request, "identity", None)
     return identity.actor if identity is not None else "local"
 
 
-@endpoint("GET")
-async def job_list(request: HttpRequest) -> HttpResponse:
-    return await sync_to_async(_list)(request)
-
-
-def _list(request: HttpRequest) -> HttpResponse:
+def list_jobs(request: HttpRequest) -> dict[str, Any]:
     page = queries.page(queries.visible(request), request.GET.dict())
-    return json_response(
-        {
-            "ok": True,
-            "jobs": [job_json(job) for job in page.jobs],
-            "has_more": page.has_more,
-            "next": page.jobs[-1].id if page.has_more else None,
-        }
-    )
+    return {
+        "ok": True,
+        "jobs": [job_json(job) for job in page.jobs],
+        "has_more": page.has_more,
+        "next": page.jobs[-1].id if page.has_more else None,
+    }
 
 
-@endpoint("GET")
-async def job_detail(request: HttpRequest, job_id: str) -> HttpResponse:
-    job, _ = await sync_to_async(_find)(request, job_id)
-    return json_response({"ok": True, "job": job_json(job)})
+def show_job(request: HttpRequest, job_id: str) -> dict[str, Any]:
+    job, _ = _find(request, job_id)
+    return {"ok": True, "job": job_json(job)}
 
 
-@endpoint("GET")
-async def job_stream(request: HttpRequest, job_id: str) -> HttpResponseBase:
+async def stream_job(request: HttpRequest, job_id: str) -> EventStreamResponse:
     job, first_seq = await sync_to_async(_find)(request, job_id)
     asked = request.headers.get("Last-Event-ID") or request.GET.get("after")
     after = streams.position(asked, job.last_seq, first_seq)
     return EventStreamResponse(streams.job_frames(job_json(job), after))
 
 
-@endpoint("GET")
-async def job_events(request: HttpRequest, job_id: str) -> HttpResponseBase:
+async def download_events(request: HttpRequest, job_id: str) -> StreamingHttpResponse:
     job, _ = await sync_to_async(_find)(request, job_id)
     return StreamingHttpResponse(
         streams.ndjson(job.id, job.last_seq),
@@ -100,14 +66,12 @@ async def job_events(request: HttpRequest, job_id: str) -> HttpResponseBase:
     )
 
 
-@endpoint("POST")
-async def job_action(request: HttpRequest, job_id: str, action: str) -> HttpResponse:
-    job = await sync_to_async(_act)(request, job_id, action)
-    return json_response({"ok": True, "job": job_json(job)})
+def act_on_job(request: HttpRequest, job_id: str, action: str) -> dict[str, Any]:
+    job, _ = _find(request, job_id)
+    return {"ok": True, "job": job_json(act(job, action, actor_of(request)))}
 
 
-@endpoint("POST")
-async def job_bulk(request: HttpRequest, action: str) -> HttpResponse:
+async def act_on_jobs(request: HttpRequest, action: str) -> dict[str, Any]:
     body = await read_json(request)
     allowed = {"ids", "kind", "state"}
     for name, value in body.items():
@@ -121,7 +85,7 @@ async def job_bulk(request: HttpRequest, action: str) -> HttpResponse:
     if not body:
         raise Refusal(400, "missing_required_parameter", "name the jobs: ids, or kind and state", param="ids")
     changed, refused = await sync_to_async(_act_on_many)(request, action, body)
-    return json_response({"ok": True, "changed": changed, "refused": refused})
+    return {"ok": True, "changed": changed, "refused": refused}
 
 
 def _find(request: HttpRequest, job_id: str) -> tuple[Job, int]:
@@ -131,11 +95,6 @@ def _find(request: HttpRequest, job_id: str) -> tuple[Job, int]:
         raise Refusal(404, "job_not_found", "job not found")
     first = job.events.order_by("seq").values_list("seq", flat=True).first()
     return job, first or job.last_seq + 1
-
-
-def _act(request: HttpRequest, job_id: str, action: str) -> Job:
-    job, _ = _find(request, job_id)
-    return act(job, action, actor_of(request))
 
 
 def act(job: Job, action: str, by: str) -> Job:
@@ -164,3 +123,11 @@ def _act_on_many(request: HttpRequest, action: str, body: dict[str, Any]) -> tup
         except Refusal as refusal:
             refused.append({"id": job.id, "error": refusal.message})
     return changed, refused
+
+
+job_list = endpoint(GET=list_jobs)
+job_detail = endpoint(GET=show_job)
+job_stream = endpoint(GET=stream_job)
+job_events = endpoint(GET=download_events)
+job_action = endpoint(POST=act_on_job)
+job_bulk = endpoint(POST=act_on_jobs)

@@ -101,6 +101,12 @@ def test_wrong_method_is_405_json(client: Client) -> None:
     assert client.get("/api/jobs/x/cancel").status_code == 405
 
 
+def test_posts_need_no_form_token() -> None:
+    job = service.submit("test.lines", {"n": 1})
+    answer = Client(enforce_csrf_checks=True).post(f"/api/jobs/{job.id}/cancel", content_type="application/json")
+    assert (answer.status_code, answer.json()["ok"]) == (200, True)
+
+
 def test_cancel_retry_and_audit(client: Client) -> None:
     from mlxplatform.accounts.models import AuditEntry
 
@@ -204,26 +210,34 @@ def test_the_log_downloads_as_whole_lines(client: Client) -> None:
     assert [json.loads(line)["seq"] for line in body.splitlines()] == list(range(1, job.last_seq + 1))
 
 
-async def test_websocket_replays_follows_and_says_404() -> None:
+def websocket(job_id: str, peer: str = "127.0.0.1") -> Any:
     from channels.testing import WebsocketCommunicator
 
     from mlxplatform.asgi import application
 
+    headers = [(b"host", b"localhost"), (b"origin", b"http://localhost")]
+    socket = WebsocketCommunicator(application, f"/ws/jobs/{job_id}", headers=headers)
+    socket.scope["client"] = [peer, 50000]
+    return socket
+
+
+async def test_websocket_replays_follows_and_says_404() -> None:
     job = await sync_to_async(service.submit)("test.lines", {"n": 1})
-    socket = WebsocketCommunicator(
-        application, f"/ws/jobs/{job.id}", headers=[(b"host", b"localhost"), (b"origin", b"http://localhost")]
-    )
+    socket = websocket(job.id)
     assert (await socket.connect())[0]
     assert json.loads(await socket.receive_from())["seq"] == 1
     await sync_to_async(service.cancel)(job.id)
     assert json.loads(await socket.receive_from(timeout=10))["type"] == "cancelled"
     assert (await socket.receive_output(timeout=10))["code"] == 1000
 
-    lost = WebsocketCommunicator(
-        application, "/ws/jobs/job_0", headers=[(b"host", b"localhost"), (b"origin", b"http://localhost")]
-    )
+    lost = websocket("job_0")
     assert (await lost.connect())[0]
     assert (await lost.receive_output(timeout=10))["code"] == 4404
+
+
+async def test_websocket_needs_what_the_api_needs() -> None:
+    job = await sync_to_async(service.submit)("test.lines", {"n": 1})
+    assert not (await websocket(job.id, peer="192.0.2.7").connect())[0]
 
 
 def test_admin_shows_markup_as_text(admin_client: Client) -> None:
