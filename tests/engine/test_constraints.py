@@ -160,7 +160,7 @@ def test_required_allows_any_offered_tool_and_several_calls(grammars, tokenizer)
     req = request(tools=[TOOL, OTHER], tool_choice="required")
     spec = TextSpec(stop_ids=[STOP], tools=[TOOL, OTHER], tool_format="hermes", grammar=compile_constraint(req, "hermes"))
     names: set[str] = set()
-    for seed in range(8):
+    for seed in range(60):
         layer = TextLayer(tokenizer, spec)
         ids = wander(grammars, tokenizer, spec, seed)
         if not ids:
@@ -169,7 +169,9 @@ def test_required_allows_any_offered_tool_and_several_calls(grammars, tokenizer)
         rest, reason = layer.finish("stop")
         assert reason == "tool_calls"
         names |= {event.name for event in events + rest}
-    assert names == {"get_weather", "now"}
+        if len(names) == 2:
+            return
+    pytest.fail(f"only {names} were ever called")
 
 
 def test_the_grammar_binds_only_after_reasoning(grammars, tokenizer):

@@ -22,7 +22,6 @@ from workers.engine import tool_parsers
 from workers.engine.detokenize import Detokenizer, TokenBytes, token_bytes
 from workers.prepare.protocol import TextSpec
 
-
 #: Tokens that divide an answer into messages on channels (gpt-oss).
 CHANNEL_MARKS = frozenset({"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"})
 

@@ -54,7 +54,8 @@ class Family:
     together. ``vocabulary``: the same for token texts, looked at when no template gives a sign.
     ``starts`` open a call's markup anywhere; ``bare`` only as the first thing an answer says, and stay part of
     what is parsed. ``end`` closes the markup, None when only the end of the answer does.
-    ``parse`` gets the markup between them and raises ValueError for anything it cannot read completely.
+    ``parse`` gets the markup between them and raises ValueError (or a KeyError, a TypeError) for
+    anything it cannot read completely; an empty list means no call as well.
     ``forced`` lays out one call of one tool, for answers that must be a call; None when that is not offered.
     """
 
