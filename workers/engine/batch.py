@@ -11,7 +11,7 @@ This module decides nothing about who runs: see :mod:`workers.engine.core`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mlxplatform.inference.contract import Sampling
@@ -38,22 +38,21 @@ __all__ = [
 class Row:
     """What choosing the next token of one sequence needs.
 
-    ``drawn`` counts the tokens chosen so far, those of an earlier child included, so that a seeded draw
-    depends on (seed, drawn) only and repeats after a re-insertion. ``history`` is prompt and emitted ids
-    without the token just fed, which may still be on its way from the device (a chooser gets it as
-    ``inputs``). ``fault`` is set by a chooser that could not serve this row; the row is then ended without
-    harm to the others.
+    ``sampler`` counts its own draws, those of an earlier child included, so that a seeded draw repeats after a
+    re-insertion. ``history`` is prompt and emitted ids without the token just fed, which may still be on its
+    way from the device (a chooser gets it as ``inputs``); ``buffer`` is the same on the device, for rows whose
+    ``processors`` need it. ``fault`` is set by a chooser that could not serve this row; the row is then ended
+    without harm to the others.
     """
 
     seq: int
-    sampling: Sampling
+    sampler: Any
+    processors: list[Any]
     history: list[int]
-    prompt_length: int
-    drawn: int = 0
     logprobs: int | None = None
     constraint: Any = None
+    buffer: Any = None
     fault: str | None = None
-    scratch: dict[str, Any] = field(default_factory=dict)
 
 
 #: Log-probability of the chosen token, ids and log-probabilities of the best; arrays not yet evaluated.
@@ -61,7 +60,11 @@ Details = tuple[mx.array, mx.array | None, mx.array | None]
 
 
 class Chooser(Protocol):
-    """Chooses the next token of every row in one call and never raises."""
+    """Makes rows, and chooses the next token of all of them in one call without ever raising."""
+
+    def row(
+        self, seq: int, sampling: Sampling, tokens: list[int], drawn: int, *, logprobs: int | None, protected: list[int]
+    ) -> Row: ...
 
     def __call__(self, rows: list[Row], inputs: mx.array, logits: mx.array) -> tuple[mx.array, list[Details | None]]:
         """``inputs`` (n,) are the tokens just fed, ``logits`` (n, vocabulary). Returns tokens (n,) and details per row."""
@@ -85,7 +88,6 @@ class _Decoding(GenerationBatch):
         for row, known, token in zip(self.samplers, self.tokens, ids, strict=True):
             known.append(token)
             row.history.append(token)
-            row.drawn += 1
         return ids, details
 
 

@@ -1,25 +1,78 @@
-"""Choosing the next token of every row of a step in one call."""
+"""Choosing the next token of every row of a step in one call, and never raising.
+
+Penalties, bias and grammar masks act on single rows and only where asked for; drawing is one vectorised call
+for the whole batch. A row whose own processors fail is marked with a fault and goes on unprocessed for this
+one step, after which the core ends it: raising here would leave the KV cache of every other row one ahead of
+its tokens.
+"""
 
 from __future__ import annotations
 
 import mlx.core as mx
+import structlog
+from mlx_lm.models.cache import TokenBuffer
 
+from mlxplatform.inference.contract import Sampling
 from workers.engine.batch import Details, Row
+from workers.engine.logprobs import summarize
+from workers.engine.penalties import processors
+from workers.engine.sampling import BatchSampler, row_sampler
+
+log = structlog.get_logger(__name__)
 
 
-def choose(rows: list[Row], inputs: mx.array, logits: mx.array) -> tuple[mx.array, list[Details | None]]:
-    """Greedy rows take the arg-max; the others draw from their temperature with a key of their own."""
-    del inputs
-    tokens = mx.argmax(logits, axis=-1)
-    temperatures = [row.sampling.temperature or 0.0 for row in rows]
-    if any(temperatures):
-        scale = mx.array([[1.0 / t if t else 1.0] for t in temperatures])
-        keys = [
-            mx.random.key(((row.sampling.seed if row.sampling.seed is not None else row.seq) * 1_000_003 + row.drawn) & (2**63 - 1))
-            for row in rows
-        ]
-        drawn = mx.stack(
-            [mx.random.categorical(logits[i] * scale[i], key=key) for i, key in enumerate(keys)]
+class RowChooser:
+    """The chooser of one engine; owned by its main thread."""
+
+    def __init__(self, vocab_size: int):
+        self.vocab_size = vocab_size
+        self._sampler = BatchSampler()
+
+    def row(
+        self, seq: int, sampling: Sampling, tokens: list[int], drawn: int, *, logprobs: int | None = None, protected: list[int]
+    ) -> Row:
+        """A row whose next token follows ``tokens``; ``drawn`` of them were chosen by this engine or an earlier one."""
+        return Row(
+            seq=seq,
+            sampler=row_sampler(sampling, vocab_size=self.vocab_size, protected=protected, step=drawn),
+            processors=processors(sampling, vocab_size=self.vocab_size),
+            history=tokens[:-1],
+            logprobs=logprobs,
         )
-        tokens = mx.where(mx.array([bool(t) for t in temperatures]), drawn.astype(tokens.dtype), tokens)
-    return tokens, [None] * len(rows)
+
+    def __call__(self, rows: list[Row], inputs: mx.array, logits: mx.array) -> tuple[mx.array, list[Details | None]]:
+        if any(row.processors or row.constraint for row in rows):
+            logits = self._process(rows, inputs, logits)
+        if all(row.sampler.greedy for row in rows):
+            tokens = mx.argmax(logits, axis=-1)
+        else:
+            tokens = self._sampler.sample(logits, [row.sampler for row in rows])
+        summary = summarize(logits, tokens, [row.logprobs for row in rows])
+        if summary is None:
+            return tokens, [None] * len(rows)
+        chosen, ids, values = summary
+        details: list[Details | None] = [
+            None if row.logprobs is None else (chosen[i], ids[i, : row.logprobs], values[i, : row.logprobs])
+            for i, row in enumerate(rows)
+        ]
+        return tokens, details
+
+    def _process(self, rows: list[Row], inputs: mx.array, logits: mx.array) -> mx.array:
+        out = []
+        for i, row in enumerate(rows):
+            own = logits[i : i + 1]
+            try:
+                if row.processors:
+                    if row.buffer is None:
+                        row.buffer = TokenBuffer(row.history)
+                    context = row.buffer.update_and_fetch(inputs[i : i + 1])
+                    for process in row.processors:
+                        own = process(context, own)
+                if row.constraint is not None:
+                    own = row.constraint.apply(inputs[i : i + 1], own)
+            except Exception as error:  # whatever a processor does wrong stays with its own row
+                log.exception("engine.row_failed", seq=row.seq)
+                row.fault = f"The request's sampling options failed ({type(error).__name__})."
+                own = logits[i : i + 1]
+            out.append(own)
+        return mx.concatenate(out, axis=0)

@@ -24,6 +24,10 @@ log = structlog.get_logger(__name__)
 
 #: Prompts prefilled together.
 PREFILL_GROUP = 8
+#: Tokens emitted since the last failure that clear a sequence of earlier ones.
+PROGRESS = 16
+#: Failures that make a suspect, and tokens past the place of failure that acquit it.
+SUSPECT_FAILURES, ACQUITTAL = 2, 2
 #: First guess of the prefill speed, tokens per second, until one was measured.
 FIRST_PREFILL_RATE = 300.0
 #: Weight of a new measurement of the prefill speed.
@@ -55,7 +59,6 @@ class Core:
         self._stops: dict[tuple[int, ...], batching.StopSequences] = {}
         self._rate = FIRST_PREFILL_RATE
         self._pending: list[Broken] = []
-        self._failures = 0
         self.rebuilds = 0
         self.preemptions = 0
         self.prefilled_tokens = 0
@@ -107,7 +110,6 @@ class Core:
             log.exception("engine.step_failed", sequences=len(self._running))
             broken += self._recover(error)
             return Step([], broken=broken)
-        self._failures = 0
         tokens, seconds = self._batch.prefill_counters
         self._measure(tokens - tokens_before, seconds - seconds_before)
         return self._report(prompts, responses, broken)
@@ -122,7 +124,7 @@ class Core:
             self._on_prefill(sequence, response, progress)
         for response in responses:
             sequence = by_uid[response.uid]
-            sequence.alone = False
+            sequence.alone = sequence.alone and len(sequence.emitted) < sequence.mark + ACQUITTAL
             fault = sequence.row.fault
             if fault is not None:
                 broken.append(Broken(sequence.seq, "engine_failed", fault, 500))
@@ -175,9 +177,7 @@ class Core:
             if not self._running:
                 self._insert(suspects[0].popleft(), broken)
             return
-        turn = schedule.plan(
-            self._standings(), len(self._interactive), len(self._rows), self.limits.slots, self.limits.row_share
-        )
+        turn = schedule.plan(self._standings(), len(self._interactive), len(self._rows), self.limits.slots, self.limits.row_share)
         for seq in turn.preempt:
             sequence = self._running[seq]
             self._take_out(sequence, keep=True)
@@ -196,13 +196,13 @@ class Core:
         sequence.cache, sequence.covered = None, 0
         if sequence.reused is None:
             sequence.reused = min(covered, len(order.prompt))
-        sequence.row = batching.Row(
+        sequence.row = self._chooser.row(
             sequence.seq,
             order.sampling,
-            tokens[:-1],
-            len(order.prompt),
-            drawn=len(sequence.emitted),
+            tokens,
+            len(sequence.emitted),
             logprobs=order.logprobs,
+            protected=[*order.eos, *order.protected],
         )
         boundary = order.boundary or 0
         rest = tokens[covered:]
@@ -274,25 +274,31 @@ class Core:
         )
 
     def _recover(self, error: Exception) -> list[Broken]:
-        """Rebuild the generator. At a second failure in a row its sequences run one by one; the culprit ends."""
+        """Rebuild the generator and put every sequence back.
+
+        Who was there at two failures without having got on in between runs alone until it has passed the
+        place; who fails while alone is the culprit and ends.
+        """
         self.rebuilds += 1
-        self._failures += 1
         survivors = list(self._running.values())
         self._running.clear()
         self._batch.close()
         self._batch = self._new_batch()
-        broken: list[Broken] = []
-        if self._failures > 1 and len(survivors) == 1:
+        for sequence in survivors:
+            if len(sequence.emitted) - sequence.mark >= PROGRESS:
+                sequence.failures = 0
+            sequence.failures += 1
+            sequence.mark = len(sequence.emitted)
+            sequence.alone = sequence.failures >= SUSPECT_FAILURES
+        if len(survivors) == 1 and survivors[0].alone:
             (culprit,) = survivors
             self._sequences.pop(culprit.seq, None)
             log.error("engine.sequence_given_up", seq=culprit.seq, error=type(error).__name__)
-            self._failures = 0
             return [Broken(culprit.seq, "engine_failed", "The engine failed on this request.", 500)]
         for sequence in reversed(survivors):
             sequence.uid, sequence.cache, sequence.covered, sequence.decoding = None, None, 0, False
-            sequence.alone = self._failures > 1
             (self._rows if sequence.is_row else self._interactive).appendleft(sequence)
-        return broken
+        return []
 
     # -- figures -----------------------------------------------------------------------------------------
 
@@ -314,4 +320,3 @@ class Core:
 
     def close(self) -> None:
         self._batch.close()
-

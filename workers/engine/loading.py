@@ -8,6 +8,7 @@ mlx-lm is pinned, and tests/engine/test_loading.py compares this way with the or
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import sys
@@ -43,7 +44,10 @@ class _Shallow(types.ModuleType):
 
 
 def import_light_mlx_lm() -> None:
-    """Make ``mlx_lm.*`` importable quickly in this process. Does nothing when mlx_lm is already there."""
+    """Import what the engine needs of mlx-lm, quickly. Does nothing when mlx_lm is already there.
+
+    The stand-ins go again afterwards, so that whoever needs the real transformers later gets it.
+    """
     if "mlx_lm" in sys.modules:
         return
     spec = importlib.util.find_spec("mlx_lm")
@@ -53,8 +57,14 @@ def import_light_mlx_lm() -> None:
     package.__path__ = list(spec.submodule_search_locations)
     package.__spec__ = spec
     sys.modules["mlx_lm"] = package
-    for name in _STAND_INS:
-        sys.modules.setdefault(name, _Shallow(name))
+    stand_ins = [name for name in _STAND_INS if name not in sys.modules]
+    for name in stand_ins:
+        sys.modules[name] = _Shallow(name)
+    try:
+        importlib.import_module("mlx_lm.generate")
+    finally:
+        for name in stand_ins:
+            del sys.modules[name]
 
 
 class CannotLoad(Exception):

@@ -46,6 +46,7 @@ class Options:
     prefill_ms: int
     prefix_mb: int
     prefix_dir: str
+    revision: str
     budget: int
     context: int
 
@@ -61,7 +62,8 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--row-share", type=int, default=0)
     parser.add_argument("--prefill-ms", type=int, default=100)
     parser.add_argument("--prefix-mb", type=int, default=1024)
-    parser.add_argument("--prefix-dir", default="")
+    parser.add_argument("--prefix-dir", default="", help="folder of the prompt caches on SSD; empty: none")
+    parser.add_argument("--revision", default="", help="what the weights and templates are, for the caches on SSD")
     parser.add_argument("--budget", type=int, default=0, help="bytes all engines may use")
     parser.add_argument("--context", type=int, default=2048)
     return Options(**vars(parser.parse_args(argv)))

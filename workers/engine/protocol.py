@@ -34,7 +34,7 @@ class Start(msgspec.Struct, frozen=True, tag="start", array_like=True):
     ``boundary`` is how many leading prompt ids stay the same in the next turn of the conversation; the
     prefix cache keeps a copy there. ``reasoning_end`` is the token that ends reasoning, after which
     ``constraint`` applies (None: from the first token). ``logprobs`` is as in the request. ``eos`` are the
-    ids that end the sequence.
+    ids that end the sequence; ``protected`` are further ids that XTC never excludes.
     """
 
     seq: int
@@ -50,6 +50,7 @@ class Start(msgspec.Struct, frozen=True, tag="start", array_like=True):
     tool_format: str | None = None
     boundary: int | None = None
     adapter: str | None = None
+    protected: list[int] = []
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel", array_like=True):

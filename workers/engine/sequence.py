@@ -14,7 +14,8 @@ class Sequence:
 
     ``cache`` holds the KV of the first ``covered`` tokens while the sequence waits after a pre-emption or an
     aborted prefill. ``reused`` counts prompt tokens that came from the prefix cache at the first insertion.
-    ``alone`` asks that nothing else runs beside it, after a failure that it may have caused.
+    ``failures`` counts failed steps it was part of and ``mark`` where it stood at the last; ``alone`` asks that
+    nothing else runs beside it, since it may have caused them.
     """
 
     order: Start
@@ -26,6 +27,8 @@ class Sequence:
     reused: int | None = None
     decoding: bool = False
     alone: bool = False
+    failures: int = 0
+    mark: int = 0
     preempted: int = 0
 
     @property

@@ -71,6 +71,7 @@ class Entry:
             tool_format=prepared.text.tool_format,
             boundary=prepared.boundary,
             adapter=request.adapter,
+            protected=self.tokenizer.encode("\n", add_special_tokens=False).ids,
         )
 
     @property

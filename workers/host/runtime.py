@@ -187,9 +187,7 @@ class HostRuntime:
         engine = self.residency.get(model.id)
         ahead = engine.count(rows=False) if engine is not None else 0
         if ahead >= self.settings.slots + self.settings.queue_limit:
-            raise Refusal(
-                429, "queue_full", "Too many requests are waiting. Try again shortly.", retry_after=QUEUE_RETRY_AFTER
-            )
+            raise Refusal(429, "queue_full", "Too many requests are waiting. Try again shortly.", retry_after=QUEUE_RETRY_AFTER)
 
     def _closing(self, request_id: str, sink: Sink) -> Sink:
         def deliver(events: list[Event]) -> None:
@@ -224,6 +222,7 @@ class HostRuntime:
             "prefill-ms": settings.prefill_ms,
             "prefix-mb": settings.prefix_mb,
             "prefix-dir": settings.home / "cache" / "prefix",
+            "revision": model.revision,
             "budget": self.residency.budget,
             "context": self.context_of(model),
         }

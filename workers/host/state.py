@@ -123,9 +123,7 @@ class HostState:
         while not self._stopped.is_set():
             try:
                 state = self.snapshot()
-                self._client.set(
-                    queues.host_key(self._runtime.settings.host), json.dumps(state), px=queues.HOST_TTL * 1000
-                )
+                self._client.set(queues.host_key(self._runtime.settings.host), json.dumps(state), px=queues.HOST_TTL * 1000)
                 self._write_row(state)
             except BROKER_ERRORS as error:
                 log.warning("state.broker_away", reason=str(error))
