@@ -1,0 +1,113 @@
+"""The console as a person uses it, in a real browser against the running platform."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from mlxplatform.console.navigation import SECTIONS
+from tests.system.stack import Stack
+
+pytestmark = [pytest.mark.browser, pytest.mark.stack]
+
+PAIRS = "\n\n".join(f"Q: What is {n} plus {n}?\nA: {n} plus {n} is {2 * n}." for n in range(1, 12))
+EVIL = "<img src=x onerror=alert(1)></pre><script>alert(1)</script>"
+
+
+def test_nobody_sees_a_page_without_signing_in(browser: Browser, stack: Stack) -> None:
+    page = browser.new_context(base_url=stack.base_url).new_page()
+    for path in ("/", "/console/jobs", "/console/keys"):
+        page.goto(path)
+        assert "/login/" in page.url
+
+
+def test_a_dataset_is_made_watched_and_downloaded(page: Page, tmp_path: Path) -> None:
+    page.goto("/")
+    page.get_by_role("link", name="New dataset").click()
+    page.locator("a[href='?template=sft_qa_pairs']").click()
+    page.locator("#pairs_text").fill(PAIRS)
+    page.get_by_role("button", name="Make dataset").click()
+    expect(page.locator("#dataset-state .state")).to_have_text("ready", timeout=60_000)
+    page.reload()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="train.jsonl").click()
+    target = tmp_path / "train.jsonl"
+    download.value.save_as(target)
+    rows = [json.loads(line) for line in target.read_text().splitlines()]
+    assert rows[0]["messages"][-1] == {"role": "assistant", "content": "1 plus 1 is 2."}
+    expect(page.locator("#sample-rows")).to_contain_text("1 plus 1 is 2.")
+
+
+def test_a_mistake_in_the_wizard_is_named_and_nothing_typed_is_lost(page: Page, stack: Stack) -> None:
+    page.goto("/console/datasets/new?template=self_instruct")
+    page.locator("#run_name").fill("mine")
+    page.locator("#seeds").fill("Name a tree.")
+    page.locator("#run_seed").fill("99999999999")
+    before = stack.http.get("/api/datasets").json()["datasets"]
+    page.get_by_role("button", name="Make dataset").click()
+    expect(page.get_by_role("alert")).to_contain_text("seed")
+    expect(page.locator("#run_name")).to_have_value("mine")
+    expect(page.locator("#seeds")).to_have_value("Name a tree.")
+    assert stack.http.get("/api/datasets").json()["datasets"] == before
+
+
+def test_an_answer_streams_into_the_playground(page: Page) -> None:
+    page.goto("/console/chat")
+    expect(page.locator("#model option")).not_to_have_count(0)
+    page.get_by_label("Temperature").fill("0")
+    page.get_by_label("Longest answer, tokens").fill("16")
+    page.get_by_placeholder("Message").fill("What is the capital of Japan?")
+    page.keyboard.press("Enter")
+    expect(page.locator(".turn.assistant .body")).to_contain_text("Tokyo")
+    expect(page.locator("#status")).to_contain_text("tokens")
+    page.get_by_role("button", name="Regenerate").click()
+    expect(page.locator(".turn.assistant .body")).to_contain_text("Tokyo")
+    page.reload()
+    expect(page.locator("#history option")).to_have_count(2)
+
+
+def test_a_long_answer_can_be_stopped(page: Page, stack: Stack) -> None:
+    page.goto("/console/chat")
+    expect(page.locator("#model option")).not_to_have_count(0)
+    page.get_by_label("Temperature").fill("1.9")
+    page.get_by_label("Longest answer, tokens").fill("1900")
+    page.get_by_placeholder("Message").fill("Go on for ever.")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
+
+
+def test_markup_in_what_people_typed_is_shown_as_text(page: Page, stack: Stack) -> None:
+    made = stack.http.post(
+        "/api/dataset/submit",
+        json={"template_id": "sft_qa_pairs", "name": EVIL, "inputs": {"pairs_text": f"Q: {EVIL}\nA: {EVIL}\n\nQ: a\nA: b"}},
+    ).json()
+    page.goto(f"/console/datasets/{made['dataset_id']}")
+    expect(page.locator("#dataset-state .state")).to_have_text(re.compile("ready|failed"))
+    page.reload()
+    expect(page.get_by_role("heading", level=1)).to_have_text(EVIL)
+    for path in ("/console/datasets", "/console/jobs", f"/console/jobs/{made['job_id']}"):
+        page.goto(path)
+        assert page.locator("main script, main img").count() == 0
+    expect(page.locator("#log")).to_contain_text("done")
+
+
+@pytest.mark.parametrize("route", [link.route for section in SECTIONS for link in section.links if link.route != "admin:index"])
+def test_every_page_is_accessible_and_fits_a_phone(page: Page, stack: Stack, route: str) -> None:
+    from django.urls import reverse
+
+    page.goto(reverse(route))
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        found = Axe().run(page).response["violations"]
+        serious = [
+            f"{rule['id']}: {rule['nodes'][0]['html'][:120]}" for rule in found if rule["impact"] in {"serious", "critical"}
+        ]
+        assert not serious
+    page.set_viewport_size({"width": 360, "height": 700})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
