@@ -58,14 +58,14 @@ def test_parsing_is_lossless(text):
     assert head + lead == page.parse(text).preamble
 
 
-@settings(max_examples=400)
+@settings(max_examples=200, deadline=None)
 @given(PAGES)
 def test_normalizing_twice_changes_nothing(text):
     once = normalize(text, "Some_Title", STEMS).text
     assert normalize(once, "Some_Title", STEMS).text == once
 
 
-@settings(max_examples=400)
+@settings(max_examples=200, deadline=None)
 @given(PAGES)
 def test_normalizing_never_loses_a_source_that_a_marker_cites(text):
     closed = close_fences(text.replace("\r\n", "\n").replace("\r", "\n"))
@@ -76,7 +76,7 @@ def test_normalizing_never_loses_a_source_that_a_marker_cites(text):
     assert cited <= page.cited_hashes(normalize(text, "Some_Title", STEMS).text)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200, deadline=None)
 @given(PAGES)
 def test_what_the_normalizer_leaves_has_footnotes_the_gate_accepts(text):
     done = normalize(text, "Some_Title", STEMS).text

@@ -24,6 +24,7 @@ from mlxplatform.memory.wiki.page import (
     Page,
     Section,
     anchor_of,
+    closes,
     definitions,
     fenced_lines,
     front_matter_lines,
@@ -73,13 +74,14 @@ def close_fences(text: str) -> str:
     """Close a fence that was left open before the next section, so that one slip cannot swallow a page."""
     open_fence = ""
     lines: list[str] = []
-    for line in text.split("\n"):
-        found = FENCE.match(line)
+    front = front_matter_lines(text.split("\n"))
+    for place, line in enumerate(text.split("\n")):
+        found = FENCE.match(line) if place >= front else None
         if open_fence and line.startswith("## ") and not _closes_later(text, lines, open_fence):
             lines.append(open_fence)
             open_fence = ""
         if open_fence:
-            if found and found[1][0] == open_fence[0] and len(found[1]) >= len(open_fence) and not found[2].strip():
+            if closes(found, open_fence):
                 open_fence = ""
         elif found and not (found[1][0] == "`" and "`" in found[2]):
             open_fence = found[1]
@@ -127,9 +129,9 @@ def _info(text: str) -> str:
     start = next((i for i, (line, fenced) in enumerate(lines) if fenced and line.strip() in {"```info", "~~~info"}), None)
     if start is None:
         return text
-    end = next(
-        (i for i in range(start + 1, len(lines)) if (f := FENCE.match(lines[i][0].rstrip("\n"))) and not f[2].strip()), None
-    )
+    opening = lines[start][0].strip()[:3]
+    closing = (i for i in range(start + 1, len(lines)) if closes(FENCE.match(lines[i][0].rstrip("\n")), opening))
+    end = next(closing, None)
     if end is None:
         raise ValueError("the info block is not closed")
     facts: dict[str, str] = {}

@@ -7,6 +7,7 @@ refuses to know what a good page looks like (:mod:`.normalize`) or which edit ma
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -84,14 +85,24 @@ def anchor_of(title: str) -> str:
     return title if title == LEAD else " ".join(title.casefold().split())
 
 
+def closes(found: re.Match[str] | None, open_fence: str) -> bool:
+    """Whether a matched fence line ends the fence that ``open_fence`` began."""
+    return bool(found and found[1][0] == open_fence[0] and len(found[1]) >= len(open_fence) and not found[2].strip())
+
+
 def fenced_lines(text: str) -> Iterator[tuple[str, bool]]:
-    """Every line with its ending, and whether it belongs to a code fence (the fence lines included)."""
+    """Every line with its ending, and whether it is code or front matter (their own marks included)."""
     open_fence = ""
-    for line in text.splitlines(keepends=True):
+    lines = list(io.StringIO(text, newline="\n"))
+    front = front_matter_lines(lines)
+    for place, line in enumerate(lines):
+        if place < front:
+            yield line, True
+            continue
         found = FENCE.match(line.rstrip("\r\n"))
         if open_fence:
             yield line, True
-            if found and found[1][0] == open_fence[0] and len(found[1]) >= len(open_fence) and not found[2].strip():
+            if closes(found, open_fence):
                 open_fence = ""
         elif found and not (found[1][0] == "`" and "`" in found[2]):
             open_fence = found[1]
@@ -139,7 +150,7 @@ def split_preamble(preamble: str) -> tuple[str, str]:
             while index < len(lines) and lines[index][1]:
                 closing = FENCE.match(lines[index][0].rstrip("\r\n"))
                 index += 1
-                if closing and not closing[2].strip():
+                if closes(closing, opening[1]):
                     break
         elif not titled and line.startswith("# "):
             titled = True

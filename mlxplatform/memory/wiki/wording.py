@@ -54,6 +54,7 @@ _ORDER = re.compile(
     )""",
     re.IGNORECASE | re.VERBOSE,
 )
+_PATH = re.compile(r"\.\./|~/|(?:^|\s)/\w+/|\b[A-Za-z]:/")
 _RESERVED = frozenset({"con", "prn", "aux", "nul", *(f"com{n}" for n in range(1, 10)), *(f"lpt{n}" for n in range(1, 10))})
 
 
@@ -149,7 +150,7 @@ def title(text: str) -> str:
 def label(text: str) -> str:
     """A short description for a chunk or a footnote; injected orders become a neutral word."""
     cleaned = plain(text, LABEL_LIMIT)
-    return "conversation" if not cleaned or leaks(text) or leaks(cleaned) else cleaned
+    return "conversation" if not cleaned or leaks(text) or leaks(cleaned) or _PATH.search(cleaned) else cleaned
 
 
 def stem_of(heading: str) -> str:

@@ -1,0 +1,139 @@
+"""Forgetting on a person's order: the words, what was derived from them, and their way back.
+
+A tombstone stays so that no later run brings the matter up again. The present pages, the ledger and the
+review queue lose it; earlier commits keep it, because a vault's history is never rewritten: who wants it out
+of there too rewrites their own repository by hand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from django.db import transaction
+
+from mlxplatform.memory import changes, names
+from mlxplatform.memory.git import GitFailed
+from mlxplatform.memory.models import Change, Conversation, Decision, Fold, Tombstone, Vault
+from mlxplatform.memory.vault import Wiki
+from mlxplatform.memory.wiki import edits, wording
+from mlxplatform.memory.wiki.edits import Forget, ReplacePage
+from mlxplatform.memory.wiki.page import bare, cited_hashes, markers, parse, prose, sentences
+
+
+@dataclass
+class Forgotten:
+    """What was done, for the answer: commits, pages touched, and why a page is not done yet."""
+
+    pages: list[str] = field(default_factory=list)
+    commits: list[str] = field(default_factory=list)
+    waiting: str = ""
+
+    def as_json(self) -> dict[str, object]:
+        note = "Earlier commits of the vault still hold the text; its history is never rewritten."
+        return {"pages": self.pages, "commits": self.commits, "note": note, **({"waiting": self.waiting} if self.waiting else {})}
+
+
+def conversation(vault: Vault, target: Conversation, by: str) -> Forgotten:
+    """Forget one conversation: its text, its passages, and every sentence that rests on it alone."""
+    wiki = Wiki.of(vault)
+    gone = target.hash
+    label = "Forgets a conversation"
+    with transaction.atomic():
+        key = f"{target.source}:{target.external_id}"
+        Tombstone.objects.get_or_create(vault=vault, kind="conversation", key=key[:300], defaults={"by": by})
+        ordered = []
+        for stem, text in wiki.pages().items():
+            if gone in cited_hashes(text):
+                ordered.append(_order(vault, stem, text, Forget([gone], []), by, label))
+        _scrub(vault, lambda sentence: {source["hash"] for source in sentence["sources"]} <= {gone})
+        Fold.objects.filter(vault=vault, chunk_ref__startswith=f"{gone}:").delete()
+        Decision.objects.filter(vault=vault, subject__startswith=f"{gone}:").delete()
+        target.delete()
+    return _carry_out(vault, wiki, ordered)
+
+
+def fact(vault: Vault, text: str, by: str) -> Forgotten:
+    """Forget a statement: every sentence in the vault that repeats it, now and in later runs."""
+    wiki = Wiki.of(vault)
+    statement = bare(text)
+    with transaction.atomic():
+        Tombstone.objects.get_or_create(vault=vault, kind="fact", key=statement[:300], defaults={"text": statement, "by": by})
+        ordered = []
+        for stem, page in wiki.pages().items():
+            said = [
+                bare(s)
+                for s in sentences(page)
+                if bare(s) == statement or (markers(s) and wording.comes_back(bare(s), [statement]))
+            ]
+            if said:
+                ordered.append(_order(vault, stem, page, Forget([], said), by, "Forgets a statement"))
+        _scrub(vault, lambda sentence: wording.comes_back(sentence["text"], [statement]))
+    return _carry_out(vault, wiki, ordered)
+
+
+def page(vault: Vault, stem: str, by: str) -> Forgotten:
+    """Forget a page and its subject: it is taken away and not written again."""
+    wiki = Wiki.of(vault)
+    text = wiki.read(stem)
+    with transaction.atomic():
+        Tombstone.objects.get_or_create(vault=vault, kind="page", key=names.fold(stem.replace("_", " ")), defaults={"by": by})
+        vault.changes.filter(stem=stem, state__in=Change.OPEN).update(
+            state="rejected", note="its page was forgotten", decided_by=by
+        )
+        ordered = (
+            [changes.order(vault, stem, "forget", ReplacePage(None, edits.digest(text)), by, "Forgets a page")]
+            if text is not None
+            else []
+        )
+    return _carry_out(vault, wiki, ordered)
+
+
+def _order(vault: Vault, stem: str, text: str, edit: Forget, by: str, label: str) -> Change:
+    """A change that takes the sentences out, or the whole page when nothing else stands on it."""
+    after = edits.apply(text, stem, edit)
+    if after is not None and not prose(after).strip() and not cited_hashes(after) and not parse(after).body_sections:
+        return changes.order(vault, stem, "forget", ReplacePage(None, edits.digest(text)), by, label)
+    return changes.order(vault, stem, "forget", edit, by, label)
+
+
+def _scrub(vault: Vault, matches: object) -> None:
+    """Take matching sentences out of every stored change, open ones with nothing left included."""
+    assert callable(matches)
+    for change in vault.changes.filter(kind__in=("create", "patch")):
+        edit = change.edit
+        lists = (
+            [edit["lead"], *(section["sentences"] for section in edit["sections"])]
+            if edit["type"] == "create"
+            else [edit["sentences"]]
+        )
+        hit = False
+        for sentences_of in lists:
+            kept = [sentence for sentence in sentences_of if not matches(sentence)]
+            hit = hit or len(kept) != len(sentences_of)
+            sentences_of[:] = kept
+        if not hit:
+            continue
+        change.before, change.edited_text = None, None
+        if edit["type"] == "create":
+            edit["sections"] = [section for section in edit["sections"] if section["sentences"]]
+        empty = not any(lists)
+        if change.state in Change.OPEN and (empty or (edit["type"] == "create" and not edit["lead"])):
+            change.state, change.note = "rejected", "what it rests on was forgotten"
+        change.summary = "(forgotten)" if empty else change.summary
+        change.save(update_fields=["edit", "before", "edited_text", "state", "note", "summary"])
+
+
+def _carry_out(vault: Vault, wiki: Wiki, ordered: list[Change]) -> Forgotten:
+    done = Forgotten(pages=[change.stem for change in ordered])
+    try:
+        for change in ordered:
+            with changes.writing(wiki):
+                if changes.commit_one(wiki, change):
+                    done.commits.append(change.commit)
+                else:
+                    done.waiting = change.note
+    except GitFailed as error:
+        done.waiting = f"{error.message}. It will be done by the next run."
+    # The reviewer's view of what stood there before is part of what is forgotten.
+    Change.objects.filter(pk__in=[change.pk for change in ordered], state="accepted").update(before=None)
+    return done
