@@ -32,10 +32,11 @@ class Chore:
 
 def chores() -> list[Chore]:
     """All periodic work of the platform."""
+    from mlxplatform.files import service as files
     from mlxplatform.jobs.sweep import Sweeper
     from mlxplatform.rows import sweep as rows
 
-    return [Chore("jobs", 1.0, Sweeper().sweep), Chore("rows", 2.0, rows.sweep)]
+    return [Chore("jobs", 1.0, Sweeper().sweep), Chore("rows", 2.0, rows.sweep), Chore("files", 300.0, files.sweep)]
 
 
 def run(work: list[Chore], stop: threading.Event) -> None:
