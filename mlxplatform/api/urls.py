@@ -8,6 +8,7 @@ from mlxplatform.api.openai import models
 from mlxplatform.api.openai.chat import views as chat
 from mlxplatform.api.openai.completions import views as completions
 from mlxplatform.api.openai.embeddings import views as embeddings
+from mlxplatform.api.openai.responses import views as responses
 
 urlpatterns = [
     path("health", status.health_view),
@@ -19,6 +20,11 @@ urlpatterns = [
     path("v1/chat/completions", chat.chat_completions),
     path("v1/completions", completions.completions),
     path("v1/embeddings", embeddings.embeddings),
+    path("v1/responses", responses.responses),
+    path("v1/responses/input_tokens", responses.response_count),
+    path("v1/responses/<str:response_id>", responses.response_detail),
+    path("v1/responses/<str:response_id>/cancel", responses.response_cancel),
+    path("v1/responses/<str:response_id>/input_items", responses.response_items),
     path("v1/messages", anthropic.messages),
     path("v1/messages/count_tokens", anthropic.messages_count),
 ]

@@ -41,7 +41,7 @@ from mlxplatform.inference.contract import (
     Usage,
     encode,
 )
-from mlxplatform.inference.hub import Hub, Inbox, control, hub
+from mlxplatform.inference.hub import Hub, Inbox, control, hub, merge
 
 log = structlog.get_logger(__name__)
 
@@ -90,16 +90,24 @@ class Stream:
         self.host = host
         self.admitted: Admitted | None = None
         self.finished = False
+        #: Number of the last event read.
+        self.seq = 0
         self._hub = own_hub
         self._inbox = inbox
         self._early: list[Event] = []
         self._finalizer = weakref.finalize(self, own_hub.abandon, request.id, host)
 
-    async def read(self, timeout: float | None = None) -> list[Event]:
-        """The next events, in order and without a gap; empty after ``timeout`` seconds of silence or at the end."""
+    async def read(self, timeout: float | None = None, *, merged: bool = True) -> list[Event]:
+        """The next events, in order and without a gap; empty after ``timeout`` seconds of silence or at the end.
+
+        ``merged`` joins neighbouring texts; without it there is one event per number, the last of them ``seq``.
+        """
         if self.finished:
             return []
         events = await self._take(timeout)
+        self.seq += len(events)
+        if merged and len(events) > 1:
+            events = merge(events)
         if events and isinstance(events[-1], (Finished, Failed)):
             self.finished = True
             self._finalizer.detach()
@@ -195,19 +203,14 @@ async def submit(request: InferenceRequest) -> Stream:
     return stream
 
 
-async def submit_background(request: InferenceRequest) -> str:
-    """Start a stored request that nobody waits for; its events go to its event log. Returns the host's name.
+async def cancel_request(request_id: str, host: str) -> None:
+    """Ask a host to stop a request whose end somebody still waits for; its last event will say so.
 
     Raises:
-        Refusal: 503 broker or engine down.
+        redis.ConnectionError, redis.TimeoutError: the broker is down.
     """
-    try:
-        place = await placement.find_place(request.model, kind_of(request), strict=True)
-        await _hand_over(request.id, place.host.name, _encoded(request))
-    except (*BROKER_ERRORS, TimeoutError) as error:
-        log.warning("broker unreachable", request_id=request.id, error=str(error))
-        raise Refusal(503, *BROKER_DOWN, retry_after=2) from None
-    return place.host.name
+    message = control("cancel", request=request_id, reason="cancelled")
+    await async_client().rpush(queues.control_key(host), message)
 
 
 def kind_of(request: InferenceRequest) -> str:

@@ -68,7 +68,7 @@ class Inbox:
     def take(self) -> list[Event]:
         events, self.pending, self.cost = self.pending, [], 0
         self.ready.clear()
-        return merge(events) if len(events) > 1 else events
+        return events
 
 
 def merge(events: list[Event]) -> list[Event]:

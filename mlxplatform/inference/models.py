@@ -24,3 +24,49 @@ class Host(orm.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class StoredAnswer(orm.Model):
+    """A stored response, chat completion or conversation: what was asked, what came, and its numbered events.
+
+    JSON is kept as text, because a JSON column of PostgreSQL refuses the escape of NUL, which models do emit.
+    ``items`` is the whole conversation up to and including this answer's input, so that chaining reads one row.
+    ``events`` is the zlib-compressed msgpack list of neutral events of a streamed answer, for late resumes.
+    """
+
+    class Kind(orm.TextChoices):
+        RESPONSE = "response"
+        CHAT = "chat.completion"
+        CONVERSATION = "conversation"
+
+    class Status(orm.TextChoices):
+        QUEUED = "queued"
+        IN_PROGRESS = "in_progress"
+        COMPLETED = "completed"
+        INCOMPLETE = "incomplete"
+        FAILED = "failed"
+        CANCELLED = "cancelled"
+
+    id = orm.CharField(max_length=80, primary_key=True)
+    kind = orm.CharField(max_length=20, choices=Kind.choices)
+    status = orm.CharField(max_length=12, choices=Status.choices, default=Status.COMPLETED)
+    project = orm.CharField(max_length=64, default="default")
+    model = orm.CharField(max_length=200, blank=True, default="")
+    background = orm.BooleanField(default=False)
+    host = orm.CharField(max_length=64, blank=True, default="")
+    request = orm.TextField(default="{}")
+    items = orm.TextField(default="[]")
+    answer = orm.TextField(default="{}")
+    metadata = orm.TextField(default="{}")
+    events = orm.BinaryField(null=True, blank=True)
+    bytes = orm.BigIntegerField(default=0)
+    created_at = orm.DateTimeField(db_index=True)
+    used_at = orm.DateTimeField(db_index=True)
+    expires_at = orm.DateTimeField(db_index=True)
+
+    class Meta:
+        ordering = ["-created_at", "id"]
+        indexes = [orm.Index(fields=["project", "kind", "-created_at"], name="storedanswer_listing")]
+
+    def __str__(self) -> str:
+        return self.id

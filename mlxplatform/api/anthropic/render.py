@@ -39,8 +39,9 @@ def stop_reason(reason: FinishReason, stop_sequence: str | None) -> str:
 
 
 def usage_object(used: Usage) -> dict[str, Any]:
-    """Cached tokens are not in ``input_tokens``: clients add the two."""
-    counts = {"input_tokens": used.prompt - used.cached, "output_tokens": used.completion}
+    """``input_tokens`` is the whole prompt, so that the same request always reports the same number; those of them
+    that came from the prefix cache are told beside it."""
+    counts = {"input_tokens": used.prompt, "output_tokens": used.completion}
     if used.cached:
         counts["cache_read_input_tokens"] = used.cached
     return counts

@@ -1,0 +1,154 @@
+"""Responses and history: what a request continues, what is kept of an answer, and how an open row is ended."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+from mlxplatform.api.openai.responses.items import Item, carried
+from mlxplatform.api.openai.responses.parse import ResponseAsk
+from mlxplatform.api.openai.responses.render import ResponseState, delta_number
+from mlxplatform.api.running import Call
+from mlxplatform.inference import history
+from mlxplatform.inference.contract import Failed, Finished, Reasoning, Refusal, Text
+from mlxplatform.inference.history import Kind, Record, Status
+from mlxplatform.inference.models import StoredAnswer
+from mlxplatform.inference.recording import Numbered, follow_log, read_log, recording_of, replay
+
+
+def not_found(answer_id: str, param: str | None = None, what: str = "Response") -> Refusal:
+    code = f"{what.lower()}_not_found"
+    return Refusal(404, code, f"{what} with id '{answer_id[:80]}' not found.", param=param)
+
+
+async def splice(ask: ResponseAsk, project: str) -> tuple[list[Item], str | None]:
+    """Items of the whole conversation, and the instructions in force.
+
+    Raises:
+        Refusal: 404 for a response or conversation that is unknown, expired, of another project, or not finished.
+    """
+    if ask.previous is not None:
+        row = await history.off_loop(history.load, ask.previous, Kind.RESPONSE, project)
+        if row is not None:
+            row = await settled(row)
+        if row is None or row.status not in {Status.COMPLETED, Status.INCOMPLETE}:
+            raise not_found(ask.previous, "previous_response_id")
+        earlier = history.loads(row.items) + carried(history.loads(row.answer)["output"])
+        instructions = ask.instructions
+        if instructions is None:
+            instructions = history.loads(row.request)["echo"].get("instructions")
+        return earlier + ask.items, instructions
+    if ask.conversation is not None:
+        row = await history.off_loop(history.load, ask.conversation, Kind.CONVERSATION, project)
+        if row is None:
+            raise not_found(ask.conversation, "conversation", "Conversation")
+        return history.loads(row.items) + ask.items, ask.instructions
+    return list(ask.items), ask.instructions
+
+
+def record_of(call: Call, facts: dict[str, Any], items: list[Item], answer: dict[str, Any], **more: Any) -> Record:
+    return Record(
+        id=call.id,
+        kind=Kind.RESPONSE,
+        project=call.project,
+        model=call.model,
+        request=facts,
+        items=items,
+        answer=answer,
+        metadata=answer.get("metadata") or {},
+        status=answer["status"],
+        **more,
+    )
+
+
+def rebuild(facts: dict[str, Any], events: Sequence[Numbered]) -> ResponseState:
+    state = ResponseState(facts)
+    for number, event in events:
+        state.event(number, event)
+    return state
+
+
+def is_end(events: Sequence[Numbered]) -> bool:
+    return bool(events) and isinstance(events[-1][1], (Finished, Failed))
+
+
+async def end_row(answer_id: str, facts: dict[str, Any], events: Sequence[Numbered]) -> None:
+    """End an open row with what its events say; a row ended before (cancelled) keeps its end."""
+    state = rebuild(facts, events)
+    packed = history.pack_events([event for _, event in events])
+    if await history.off_loop(history.end, answer_id, state.status, state.object(), packed):
+        conversation = facts["echo"].get("conversation")
+        if conversation and state.status in {Status.COMPLETED, Status.INCOMPLETE}:
+            await history.off_loop(append_to_conversation, conversation["id"], answer_id, state.output)
+
+
+def append_to_conversation(conversation_id: str, answer_id: str, output: list[Item]) -> None:
+    """A conversation's items are those its last answer saw, and the answer."""
+    row = StoredAnswer.objects.filter(id=answer_id).first()
+    conversation = StoredAnswer.objects.filter(id=conversation_id, kind=Kind.CONVERSATION).first()
+    if row is not None and conversation is not None:
+        conversation.items = history.dumps(history.loads(row.items) + carried(output))
+        conversation.bytes = len(conversation.items)
+        conversation.save(update_fields=["items", "bytes"])
+
+
+async def settled(row: StoredAnswer) -> StoredAnswer:
+    """The row as it is now: one left open by a process that died is ended from its log."""
+    if row.status not in history.OPEN or recording_of(row.id) is not None:
+        return row
+    events = await read_log(row.id)
+    if not is_end(events):
+        return row
+    await end_row(row.id, history.loads(row.request), events)
+    fresh = await history.off_loop(history.load, row.id, row.kind, row.project)
+    return fresh or row
+
+
+async def events_of(row: StoredAnswer, timeout: float) -> AsyncGenerator[list[Numbered], None]:
+    """A row's events from the first on, wherever they are.
+
+    Raises:
+        Refusal: the answer was never streamed.
+    """
+    recording = recording_of(row.id)
+    if recording is not None:
+        return recording.follow(timeout)
+    if row.status in history.OPEN:
+        return _ending(row, timeout)
+    if row.events is None:
+        raise Refusal(
+            400, "invalid_value", "This response was not created as a stream, so it cannot be streamed.", param="stream"
+        )
+    kept = history.unpack_events(bytes(row.events))
+    return replay(list(enumerate(kept, start=1)))
+
+
+async def _ending(row: StoredAnswer, timeout: float) -> AsyncGenerator[list[Numbered], None]:
+    """Follow the log, and end the row before its end is shown."""
+    seen: list[Numbered] = []
+    async for batch in follow_log(row.id, timeout):
+        seen += batch
+        if is_end(batch):
+            await end_row(row.id, history.loads(row.request), seen)
+        yield batch
+
+
+def merged(state: ResponseState, batch: Sequence[Numbered], after: int) -> list[Numbered]:
+    """The batch with runs of text joined where that changes no numbering: only inside an item that is open, and never
+    across the point up to which the reader has already seen."""
+    out: list[Numbered] = []
+    for number, event in batch:
+        last = out[-1][1] if out else None
+        inside = state.continues(event) if len(out) < 2 else type(out[-2][1]) is type(event)
+        unseen = bool(out) and delta_number(out[-1][0]) > after
+        if (
+            isinstance(event, (Text, Reasoning))
+            and isinstance(last, (Text, Reasoning))
+            and type(last) is type(event)
+            and inside
+            and unseen
+        ):
+            out[-1] = (number, type(event)(last.text + event.text, [*last.logprobs, *event.logprobs]))
+        else:
+            out.append((number, event))
+    return out

@@ -1,0 +1,238 @@
+"""``/v1/responses``: create, retrieve, resume, cancel, delete, input items, and counting of input tokens."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+import structlog
+from django.http import HttpRequest, HttpResponseBase
+
+from mlxplatform.api.openai.responses.items import Item, listed
+from mlxplatform.api.openai.responses.parse import ResponseAsk, parse, query_flag, query_number, to_asked
+from mlxplatform.api.openai.responses.render import ResponseState, facts_of
+from mlxplatform.api.openai.responses.store import (
+    append_to_conversation,
+    end_row,
+    events_of,
+    merged,
+    not_found,
+    record_of,
+    settled,
+    splice,
+)
+from mlxplatform.api.running import Call, account, place_call
+from mlxplatform.http.body import read_json
+from mlxplatform.http.errors import json_response
+from mlxplatform.http.sse import EventStreamResponse, comment, heartbeat_seconds
+from mlxplatform.http.views import endpoint
+from mlxplatform.inference import client, history
+from mlxplatform.inference.client import Stream, new_id
+from mlxplatform.inference.contract import Failed, Message, Refusal, Usage
+from mlxplatform.inference.history import Kind, Status
+from mlxplatform.inference.models import StoredAnswer
+from mlxplatform.inference.recording import Numbered, record
+
+log = structlog.get_logger(__name__)
+
+#: Part of the oldest turns dropped at each attempt to fit, and attempts.
+DROP_SHARE, DROP_ATTEMPTS = 0.25, 24
+
+
+async def create(request: HttpRequest) -> HttpResponseBase:
+    ask = parse(await read_json(request))
+    items, instructions = await splice(ask, getattr(request, "project", "default"))
+    asked = to_asked(ask, new_id("resp_"), items, instructions)
+    call = await place_call(request, asked)
+    call.asked.extra["instructions"] = instructions
+    facts = facts_of(call)
+    if ask.store and (ask.stream or ask.background):
+        return await _recorded(call, ask, facts, items)
+    stream = await _submit(call, ask)
+    state = ResponseState(facts)
+    if ask.stream:
+        return EventStreamResponse(_frames(_live(call, stream), state), call.headers)
+    answer = await _whole(call, stream, state)
+    if ask.store:
+        await history.off_loop(history.save, record_of(call, facts, items, answer))
+        if ask.conversation is not None:
+            await history.off_loop(append_to_conversation, ask.conversation, call.id, answer["output"])
+    return json_response(answer, headers=call.headers)
+
+
+async def _recorded(call: Call, ask: ResponseAsk, facts: dict[str, Any], items: list[Item]) -> HttpResponseBase:
+    """A stored stream or a background response: its row exists from admission on."""
+    kept = msgspec.structs.replace(call.requests[0], stored=True, background=True)
+    stream = await _submit(call, ask, kept)
+    state = ResponseState(facts)
+    state.status = Status.QUEUED if ask.background and not ask.stream else Status.IN_PROGRESS
+    opened = state.object()
+    try:
+        row = record_of(call, facts, items, opened, background=ask.background, host=stream.host)
+        await history.off_loop(history.save, row)
+    except BaseException:
+        stream.stop("not_stored")
+        raise
+
+    async def on_end(events: list[Numbered]) -> None:
+        await end_row(call.id, facts, events)
+        await account(call, getattr(events[-1][1], "usage", None) or Usage())
+
+    recording = record(stream, background=ask.background, on_end=on_end)
+    if ask.stream:
+        return EventStreamResponse(_frames(recording.follow(heartbeat_seconds()), ResponseState(facts)), call.headers)
+    return json_response(opened, headers=call.headers)
+
+
+async def _submit(call: Call, ask: ResponseAsk, request: Any = None) -> Stream:
+    """Submit; with ``truncation: auto`` drop the oldest turns until the prompt fits."""
+    request = request or call.requests[0]
+    for _ in range(DROP_ATTEMPTS):
+        try:
+            return await client.submit(request)
+        except Refusal as refusal:
+            shorter = _shortened(request.messages)
+            if not ask.truncates or refusal.code != "context_length_exceeded" or shorter is None:
+                raise
+            request = msgspec.structs.replace(request, messages=shorter)
+    return await client.submit(request)
+
+
+def _shortened(messages: list[Message]) -> list[Message] | None:
+    """Without the oldest quarter of the turns, never cutting calls from their results; None when nothing is left to drop."""
+    system = [message for message in messages if message.role == "system"]
+    turns = [message for message in messages if message.role != "system"]
+    cut = max(1, int(len(turns) * DROP_SHARE))
+    while cut < len(turns) and turns[cut].role == "tool":
+        cut += 1
+    return system + turns[cut:] if cut < len(turns) else None
+
+
+async def _live(call: Call, stream: Stream) -> AsyncGenerator[list[Numbered], None]:
+    """Events of a stream that nobody keeps; leaving it cancels the request."""
+    used = Usage()
+    interval = heartbeat_seconds()
+    try:
+        while not stream.finished:
+            events = await stream.read(interval, merged=False)
+            if stream.finished:
+                used = getattr(events[-1], "usage", None) or used
+            first = stream.seq - len(events) + 1
+            yield [(first + offset, event) for offset, event in enumerate(events)]
+    finally:
+        if not stream.finished:
+            log.info("request cancelled by client", request_id=call.id, status=499)
+        stream.stop()
+        await account(call, used)
+
+
+async def _frames(
+    source: AsyncGenerator[list[Numbered], None], state: ResponseState, after: int = -1
+) -> AsyncGenerator[bytes, None]:
+    """Frames numbered above ``after``; a comment for each silence."""
+    try:
+        yield comment("stream")
+        async for batch in source:
+            if not batch:
+                yield comment()
+                continue
+            wire = [frame for number, event in merged(state, batch, after) for frame in state.event(number, event)]
+            frames = b"".join(frame for number, frame in wire if number > after)
+            if frames:
+                yield frames
+    finally:
+        await source.aclose()
+
+
+async def _whole(call: Call, stream: Stream, state: ResponseState) -> dict[str, Any]:
+    """The response object of a finished stream.
+
+    Raises:
+        Refusal: it failed.
+    """
+    async for batch in _live(call, stream):
+        for number, event in batch:
+            if isinstance(event, Failed):
+                raise Refusal.from_failed(event)
+            state.event(number, event)
+    return state.object()
+
+
+async def _row(request: HttpRequest, response_id: str) -> StoredAnswer:
+    row = await history.off_loop(history.load, response_id, Kind.RESPONSE, getattr(request, "project", "default"))
+    if row is None:
+        raise not_found(response_id)
+    return await settled(row)
+
+
+async def retrieve(request: HttpRequest, response_id: str) -> HttpResponseBase:
+    row = await _row(request, response_id)
+    if not query_flag(request.GET.get("stream"), "stream"):
+        return json_response(history.loads(row.answer))
+    after = query_number(request.GET.get("starting_after"), "starting_after", -1, -1, 2**53)
+    source = await events_of(row, heartbeat_seconds())
+    return EventStreamResponse(_frames(source, ResponseState(history.loads(row.request)), after))
+
+
+async def delete(request: HttpRequest, response_id: str) -> dict[str, Any]:
+    row = await _row(request, response_id)
+    if row.status in history.OPEN and row.host:
+        await client.cancel_request(row.id, row.host)
+    await history.off_loop(history.delete, row.id, Kind.RESPONSE, row.project)
+    return {"id": response_id, "object": "response", "deleted": True}
+
+
+async def cancel(request: HttpRequest, response_id: str) -> dict[str, Any]:
+    """Stop an open response; a finished one is answered as it is."""
+    row = await _row(request, response_id)
+    answer: dict[str, Any] = history.loads(row.answer)
+    if row.status not in history.OPEN:
+        return answer
+    await client.cancel_request(row.id, row.host)
+    answer["status"] = Status.CANCELLED
+    if not await history.off_loop(history.end, row.id, Status.CANCELLED, answer, None):
+        answer = history.loads((await _row(request, response_id)).answer)
+    return answer
+
+
+async def input_items(request: HttpRequest, response_id: str) -> dict[str, Any]:
+    row = await _row(request, response_id)
+    items = listed(history.loads(row.items))
+    order = request.GET.get("order", "desc")
+    if order not in {"asc", "desc"}:
+        raise Refusal(400, "invalid_value", "Invalid value for 'order': use asc or desc.", param="order")
+    if order == "desc":
+        items.reverse()
+    return page_of(items, request)
+
+
+def page_of(items: list[Item], request: HttpRequest) -> dict[str, Any]:
+    """A page of items by ``limit`` and ``after``."""
+    limit = query_number(request.GET.get("limit"), "limit", 20, 1, 100)
+    after = request.GET.get("after")
+    if after:
+        ids = [item["id"] for item in items]
+        items = items[ids.index(after) + 1 :] if after in ids else []
+    shown = items[:limit]
+    return {
+        "object": "list",
+        "data": shown,
+        "first_id": shown[0]["id"] if shown else None,
+        "last_id": shown[-1]["id"] if shown else None,
+        "has_more": len(items) > limit,
+    }
+
+
+async def count_input(request: HttpRequest) -> dict[str, Any]:
+    ask = parse(await read_json(request))
+    items, instructions = await splice(ask, getattr(request, "project", "default"))
+    call = await place_call(request, to_asked(ask, new_id("resp_"), items, instructions))
+    return {"object": "response.input_tokens", "input_tokens": await client.count_tokens(call.requests[0])}
+
+
+responses = endpoint(POST=create)
+response_detail = endpoint(GET=retrieve, DELETE=delete)
+response_cancel = endpoint(POST=cancel)
+response_items = endpoint(GET=input_items)
+response_count = endpoint(POST=count_input)
