@@ -184,9 +184,9 @@ def test_a_processor_that_raises_ends_its_own_request_only(make_driver: Any, alo
         raise ZeroDivisionError
 
     class Sabotaged(RowChooser):
-        def row(self, seq: int, *args: Any, **options: Any) -> Any:
-            row = super().row(seq, *args, **options)
-            if seq == 1:
+        def row(self, order: Any, emitted: list[int]) -> Any:
+            row = super().row(order, emitted)
+            if order.seq == 1:
                 row.processors.append(explode)
             return row
 

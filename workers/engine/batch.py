@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mlxplatform.inference.contract import Sampling
 from workers.engine.loading import import_light_mlx_lm
+from workers.engine.protocol import Start
 
 import_light_mlx_lm()
 
@@ -62,9 +62,7 @@ Details = tuple[mx.array, mx.array | None, mx.array | None]
 class Chooser(Protocol):
     """Makes rows, and chooses the next token of all of them in one call without ever raising."""
 
-    def row(
-        self, seq: int, sampling: Sampling, tokens: list[int], drawn: int, *, logprobs: int | None, protected: list[int]
-    ) -> Row: ...
+    def row(self, order: Start, emitted: list[int]) -> Row: ...
 
     def __call__(self, rows: list[Row], inputs: mx.array, logits: mx.array) -> tuple[mx.array, list[Details | None]]:
         """``inputs`` (n,) are the tokens just fed, ``logits`` (n, vocabulary). Returns tokens (n,) and details per row."""

@@ -8,14 +8,17 @@ its tokens.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import mlx.core as mx
 import structlog
 from mlx_lm.models.cache import TokenBuffer
 
-from mlxplatform.inference.contract import Sampling
 from workers.engine.batch import Details, Row
+from workers.engine.constraints import Grammars
 from workers.engine.logprobs import summarize
 from workers.engine.penalties import processors
+from workers.engine.protocol import Start
 from workers.engine.sampling import BatchSampler, row_sampler
 
 log = structlog.get_logger(__name__)
@@ -24,21 +27,36 @@ log = structlog.get_logger(__name__)
 class RowChooser:
     """The chooser of one engine; owned by its main thread."""
 
-    def __init__(self, vocab_size: int):
+    def __init__(self, vocab_size: int, model_dir: Path | None = None):
         self.vocab_size = vocab_size
         self._sampler = BatchSampler()
+        self._model_dir = model_dir
+        self._grammars: dict[tuple[int, ...], Grammars] = {}
 
-    def row(
-        self, seq: int, sampling: Sampling, tokens: list[int], drawn: int, *, logprobs: int | None = None, protected: list[int]
-    ) -> Row:
-        """A row whose next token follows ``tokens``; ``drawn`` of them were chosen by this engine or an earlier one."""
-        return Row(
-            seq=seq,
-            sampler=row_sampler(sampling, vocab_size=self.vocab_size, protected=protected, step=drawn),
+    def row(self, order: Start, emitted: list[int]) -> Row:
+        """A row that goes on after ``order``'s prompt and ``emitted``."""
+        sampling = order.sampling
+        row = Row(
+            seq=order.seq,
+            sampler=row_sampler(
+                sampling, vocab_size=self.vocab_size, protected=[*order.eos, *order.protected], step=len(emitted)
+            ),
             processors=processors(sampling, vocab_size=self.vocab_size),
-            history=tokens[:-1],
-            logprobs=logprobs,
+            history=(order.prompt + emitted)[:-1],
+            logprobs=order.logprobs,
         )
+        if order.grammar is not None and self._model_dir is not None:
+            row.constraint = self._grammar(order).mask(order.grammar, emitted)
+        return row
+
+    def _grammar(self, order: Start) -> Grammars:
+        """The grammar engine for the model's tokenizer; built at first use, 10 to 300 ms."""
+        key = tuple(order.eos)
+        if key not in self._grammars:
+            assert self._model_dir is not None
+            text = (self._model_dir / "tokenizer.json").read_text(encoding="utf-8")
+            self._grammars[key] = Grammars(text, vocab_size=self.vocab_size, stop_ids=order.eos)
+        return self._grammars[key]
 
     def __call__(self, rows: list[Row], inputs: mx.array, logits: mx.array) -> tuple[mx.array, list[Details | None]]:
         if any(row.processors or row.constraint for row in rows):

@@ -196,20 +196,13 @@ class Core:
         sequence.cache, sequence.covered = None, 0
         if sequence.reused is None:
             sequence.reused = min(covered, len(order.prompt))
-        sequence.row = self._chooser.row(
-            sequence.seq,
-            order.sampling,
-            tokens,
-            len(sequence.emitted),
-            logprobs=order.logprobs,
-            protected=[*order.eos, *order.protected],
-        )
         boundary = order.boundary or 0
         rest = tokens[covered:]
         segments = [rest]
         if self.prefix is not None and covered < boundary < len(tokens):
             segments = [rest[: boundary - covered], rest[boundary - covered :]]
         try:
+            sequence.row = self._chooser.row(order, sequence.emitted)
             (sequence.uid,) = self._batch.insert_segments(
                 [segments],
                 max_tokens=[sequence.tokens_left],
@@ -218,8 +211,8 @@ class Core:
                 samplers=[sequence.row],
                 stop_sequences=[self._stop(order.eos)],
             )
-        except ValueError as error:
-            log.warning("engine.insert_refused", seq=sequence.seq, reason=str(error))
+        except Exception:  # a grammar or option that fails here is this request's own trouble
+            log.exception("engine.insert_failed", seq=sequence.seq)
             broken.append(Broken(sequence.seq, "engine_failed", "The engine cannot run this request.", 500))
             self._sequences.pop(sequence.seq, None)
             return
@@ -300,6 +293,17 @@ class Core:
             (self._rows if sequence.is_row else self._interactive).appendleft(sequence)
         return []
 
+    # -- idle moments ------------------------------------------------------------------------------------
+
+    def rest(self) -> bool:
+        """One piece of work for an idle moment: a prompt cache to SSD. False when there is none."""
+        return self.prefix is not None and self.prefix.save_one()
+
+    def flush(self) -> None:
+        """Forget every prompt cache."""
+        if self.prefix is not None:
+            self.prefix.flush()
+
     # -- figures -----------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, float]:
@@ -316,6 +320,7 @@ class Core:
             "preemptions": self.preemptions,
             "rebuilds": self.rebuilds,
             "kv_bytes": self._batch.kv_bytes,
+            **(self.prefix.stats() if self.prefix is not None else {}),
         }
 
     def close(self) -> None:

@@ -123,7 +123,8 @@ def _loop(core: Any, side: Any, inbox: Inbox, outbox: Outbox) -> None:
     while not quitting:
         late = bool(deadline) and time.monotonic() > deadline
         idle = core.idle and side.idle
-        for order in inbox.take(wait=IDLE_WAIT if idle or late else 0):
+        resting = idle and not late and core.rest()
+        for order in inbox.take(wait=IDLE_WAIT if (idle and not resting) or late else 0):
             match order:
                 case protocol.Start():
                     core.start(order)
@@ -132,6 +133,8 @@ def _loop(core: Any, side: Any, inbox: Inbox, outbox: Outbox) -> None:
                     side.cancel(order.seq)
                 case protocol.Deadline():
                     deadline = order.monotonic
+                case protocol.Flush():
+                    core.flush()
                 case protocol.Quit():
                     quitting = True
                 case _:
@@ -146,7 +149,7 @@ def _loop(core: Any, side: Any, inbox: Inbox, outbox: Outbox) -> None:
             step = core.step()
             if step.tokens or step.progress or step.ended or step.broken:
                 outbox.put(step)
-        if now - reported >= STATS_INTERVAL or (core.idle and not idle):
+        if now - reported >= STATS_INTERVAL or (core.idle and side.idle and not idle):
             reported = now
             outbox.put(protocol.Stats({**core.stats(), **side.stats(), "rss_bytes": platform.resident_bytes()}))
 
@@ -174,6 +177,8 @@ def run(options: Options) -> int:
     outbox.put(protocol.Ready({**resident.facts, "pid": os.getpid(), "seconds": round(time.perf_counter() - began, 3)}))
     try:
         _loop(resident.core, resident.side, inbox, outbox)
+        while resident.core.rest():  # what is only in memory would be lost with it
+            pass
     finally:
         outbox.finish()
         resident.close()
@@ -185,7 +190,20 @@ def run(options: Options) -> int:
     return 0
 
 
+def _log_to_stderr() -> None:
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
 def main() -> None:
+    _log_to_stderr()
     # Ctrl-C reaches the whole foreground group; the gpu process decides when its children end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     status = run(parse(sys.argv[1:]))

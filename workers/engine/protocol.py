@@ -17,7 +17,8 @@ from typing import Any
 
 import msgspec
 
-from mlxplatform.inference.contract import Constraint, Priority, Sampling
+from mlxplatform.inference.contract import Priority, Sampling
+from workers.prepare.protocol import TextSpec
 
 _LENGTH = struct.Struct(">I")
 
@@ -32,8 +33,8 @@ class Start(msgspec.Struct, frozen=True, tag="start", array_like=True):
     """Run a sequence. ``emitted`` is what an earlier child already produced: it is prefilled, not repeated.
 
     ``boundary`` is how many leading prompt ids stay the same in the next turn of the conversation; the
-    prefix cache keeps a copy there. ``reasoning_end`` is the token that ends reasoning, after which
-    ``constraint`` applies (None: from the first token). ``logprobs`` is as in the request. ``eos`` are the
+    prefix cache keeps a copy there. ``grammar`` is set when the answer must follow one.
+    ``logprobs`` is as in the request. ``eos`` are the
     ids that end the sequence; ``protected`` are further ids that XTC never excludes.
     """
 
@@ -45,9 +46,7 @@ class Start(msgspec.Struct, frozen=True, tag="start", array_like=True):
     eos: list[int]
     sampling: Sampling
     logprobs: int | None = None
-    constraint: Constraint | None = None
-    reasoning_end: int | None = None
-    tool_format: str | None = None
+    grammar: TextSpec | None = None
     boundary: int | None = None
     adapter: str | None = None
     protected: list[int] = []
