@@ -18,6 +18,8 @@ urlpatterns = [
     path("v1/models", models.models_list),
     path("v1/models/<path:model_id>", models.models_detail),
     path("v1/chat/completions", chat.chat_completions),
+    path("v1/chat/completions/<str:completion_id>", chat.stored_completion),
+    path("v1/chat/completions/<str:completion_id>/messages", chat.stored_messages),
     path("v1/completions", completions.completions),
     path("v1/embeddings", embeddings.embeddings),
     path("v1/responses", responses.responses),

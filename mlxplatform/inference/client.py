@@ -246,51 +246,75 @@ def _send(request_id: str, host: str, body: bytes) -> None:
     enqueue(queues.interactive(host), queues.GENERATE, request_id)
 
 
+class Gathering:
+    """An answer put together event by event."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[ToolCall] = []
+        self._logprobs: list[TokenLogprob] = []
+        self._vectors: list[bytes] = []
+        self._dimensions = 0
+        self._scores: list[float] = []
+
+    def add(self, event: Event) -> Completion | None:
+        """Take one event; the whole answer once it is complete.
+
+        Raises:
+            Refusal: the request failed.
+        """
+        match event:
+            case Admitted():
+                self._model = event.model or self._model
+            case Text():
+                self._text.append(event.text)
+                self._logprobs += event.logprobs
+            case Reasoning():
+                self._reasoning.append(event.text)
+                self._logprobs += event.logprobs
+            case ToolCall():
+                self._calls.append(event)
+            case Embedded():
+                self._vectors += event.vectors
+                self._dimensions = event.dimensions
+            case Scored():
+                self._scores += event.logprobs
+            case Failed():
+                raise Refusal.from_failed(event)
+            case Finished():
+                return self._completion(event)
+        return None
+
+    def _completion(self, end: Finished) -> Completion:
+        return Completion(
+            model=self._model,
+            text="".join(self._text),
+            reasoning="".join(self._reasoning),
+            tool_calls=self._calls,
+            finish_reason=end.reason,
+            stop_sequence=end.stop_sequence,
+            usage=end.usage,
+            logprobs=self._logprobs,
+            vectors=self._vectors,
+            dimensions=self._dimensions,
+            scores=self._scores,
+        )
+
+
 async def collect(stream: Stream) -> Completion:
     """Read a stream to its end.
 
     Raises:
         Refusal: the request failed.
     """
-    text: list[str] = []
-    reasoning: list[str] = []
-    calls: list[ToolCall] = []
-    logprobs: list[TokenLogprob] = []
-    vectors: list[bytes] = []
-    dimensions = 0
-    scores: list[float] = []
+    gathering = Gathering(stream.request.model)
     async for events in stream:
         for event in events:
-            match event:
-                case Text():
-                    text.append(event.text)
-                    logprobs += event.logprobs
-                case Reasoning():
-                    reasoning.append(event.text)
-                    logprobs += event.logprobs
-                case ToolCall():
-                    calls.append(event)
-                case Embedded():
-                    vectors += event.vectors
-                    dimensions = event.dimensions
-                case Scored():
-                    scores += event.logprobs
-                case Failed():
-                    raise Refusal.from_failed(event)
-                case Finished():
-                    return Completion(
-                        model=stream.admitted.model if stream.admitted else stream.request.model,
-                        text="".join(text),
-                        reasoning="".join(reasoning),
-                        tool_calls=calls,
-                        finish_reason=event.reason,
-                        stop_sequence=event.stop_sequence,
-                        usage=event.usage,
-                        logprobs=logprobs,
-                        vectors=vectors,
-                        dimensions=dimensions,
-                        scores=scores,
-                    )
+            completion = gathering.add(event)
+            if completion is not None:
+                return completion
     raise Refusal(503, "engine_unavailable", "The answer was stopped before it was complete.", retry_after=1)
 
 

@@ -25,27 +25,50 @@ def tool_call_object(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def choice_object(call: Call, index: int, answer: Completion) -> dict[str, Any]:
-    calls = answer.tool_calls[:1] if call.asked.one_call else answer.tool_calls
+class ChatFacts(msgspec.Struct, frozen=True):
+    """What the rendering of a call depends on besides its events; stored with a stored completion."""
+
+    id: str
+    model: str
+    created: int
+    n: int = 1
+    one_call: bool = False
+    logprobs: bool = False
+    include_usage: bool = False
+
+
+def facts_of(call: Call) -> ChatFacts:
+    asked = call.asked
+    return ChatFacts(
+        id=call.id,
+        model=call.model,
+        created=call.created,
+        n=asked.n,
+        one_call=asked.one_call,
+        logprobs=asked.request.logprobs is not None,
+        include_usage=asked.include_usage,
+    )
+
+
+def choice_object(facts: ChatFacts, index: int, answer: Completion) -> dict[str, Any]:
+    calls = answer.tool_calls[:1] if facts.one_call else answer.tool_calls
     message: dict[str, Any] = {"role": "assistant", "content": answer.text if answer.text or not calls else None, "refusal": None}
     if answer.reasoning:
         message["reasoning"] = message["reasoning_content"] = answer.reasoning
     if calls:
         message["tool_calls"] = [tool_call_object(item) for item in calls]
-    logprobs = None
-    if call.asked.request.logprobs is not None:
-        logprobs = {"content": [logprob_entry(entry) for entry in answer.logprobs], "refusal": None}
+    logprobs = {"content": [logprob_entry(entry) for entry in answer.logprobs], "refusal": None} if facts.logprobs else None
     return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": answer.finish_reason}
 
 
-def completion_object(call: Call, answers: Sequence[Completion]) -> dict[str, Any]:
+def completion_object(facts: ChatFacts, answers: Sequence[Completion]) -> dict[str, Any]:
     return {
-        "id": call.id,
+        "id": facts.id,
         "object": "chat.completion",
-        "created": call.created,
-        "model": call.model,
-        "choices": [choice_object(call, index, answer) for index, answer in enumerate(answers)],
-        "usage": usage_object(total(answers, call.asked.n)),
+        "created": facts.created,
+        "model": facts.model,
+        "choices": [choice_object(facts, index, answer) for index, answer in enumerate(answers)],
+        "usage": usage_object(total(answers, facts.n)),
         "system_fingerprint": None,
     }
 
@@ -53,19 +76,19 @@ def completion_object(call: Call, answers: Sequence[Completion]) -> dict[str, An
 class ChatFrames:
     """Renderer of one streamed call."""
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
+    def __init__(self, facts: ChatFacts) -> None:
+        self._facts = facts
         self._envelope: dict[str, Any] = {
-            "id": call.id,
+            "id": facts.id,
             "object": "chat.completion.chunk",
-            "created": call.created,
-            "model": call.model,
+            "created": facts.created,
+            "model": facts.model,
             "system_fingerprint": None,
         }
-        self._calls = [0] * call.asked.n
-        usage = b',"usage":null' if call.asked.include_usage else b""
+        self._calls = [0] * facts.n
+        usage = b',"usage":null' if facts.include_usage else b""
         head = b"data: " + _json(self._envelope)[:-1] + b',"choices":[{"index":'
-        self._heads = [head + str(index).encode() + b',"delta":{' for index in range(call.asked.n)]
+        self._heads = [head + str(index).encode() + b',"delta":{' for index in range(facts.n)]
         self._tail = b'},"logprobs":null,"finish_reason":null}]' + usage + b"}\n\n"
         self._logprobs_tail = b',"refusal":null},"finish_reason":null}]' + usage + b"}\n\n"
 
@@ -88,21 +111,21 @@ class ChatFrames:
                 return b""
 
     def _text(self, index: int, delta: bytes, event: Text | Reasoning) -> bytes:
-        if self._call.asked.request.logprobs is None:
+        if not self._facts.logprobs:
             return self._heads[index] + delta + self._tail
         entries = _json([logprob_entry(entry) for entry in event.logprobs])
         return self._heads[index] + delta + b'},"logprobs":{"content":' + entries + self._logprobs_tail
 
     def _tool_call(self, index: int, event: ToolCall) -> bytes:
         position = self._calls[index]
-        if position and self._call.asked.one_call:
+        if position and self._facts.one_call:
             return b""
         self._calls[index] += 1
         return self._chunk(index, {"tool_calls": [{"index": position, **tool_call_object(event)}]}, None)
 
     def _chunk(self, index: int, delta: dict[str, Any], reason: str | None) -> bytes:
         chunk = {**self._envelope, "choices": [{"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}]}
-        if self._call.asked.include_usage:
+        if self._facts.include_usage:
             chunk["usage"] = None
         return data_frame(chunk)
 
@@ -114,6 +137,6 @@ class ChatFrames:
 
     def closing(self, used: Usage) -> bytes:
         last = b""
-        if self._call.asked.include_usage:
+        if self._facts.include_usage:
             last = data_frame({**self._envelope, "choices": [], "usage": usage_object(used)})
         return last + DONE

@@ -31,7 +31,9 @@ def read_input(raw: Any, param: str) -> list[Item]:
 
 def _item(raw: Any, param: str) -> Item:
     if not isinstance(raw, dict):
-        raise wrong_type(param, "an object", raw)
+        refusal = wrong_type(param, "an object", raw)
+        refusal.param = "input"
+        raise refusal
     kind = raw.get("type")
     if kind is None:
         if "role" not in raw:

@@ -268,21 +268,3 @@ def _constraint(fields: Fields) -> Constraint | None:
     if len(given) + (form is not None) > 1:
         raise wrong_value("text", "only one constraint on the output can be given.")
     return form or (given[0] if given else None)
-
-
-def query_flag(raw: str | None, param: str) -> bool:
-    if raw is None or raw.lower() in {"false", "0", ""}:
-        return False
-    if raw.lower() in {"true", "1"}:
-        return True
-    raise wrong_value(param, "use true or false.")
-
-
-def query_number(raw: str | None, param: str, default: int, minimum: int, maximum: int) -> int:
-    if raw is None or raw == "":
-        return default
-    digits = raw.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
-        raise wrong_type(param, "an integer", raw)
-    number: int = integer(minimum, maximum)(int(raw), param)
-    return number

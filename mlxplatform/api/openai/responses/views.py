@@ -10,7 +10,7 @@ import structlog
 from django.http import HttpRequest, HttpResponseBase
 
 from mlxplatform.api.openai.responses.items import Item, listed
-from mlxplatform.api.openai.responses.parse import ResponseAsk, parse, query_flag, query_number, to_asked
+from mlxplatform.api.openai.responses.parse import ResponseAsk, parse, to_asked
 from mlxplatform.api.openai.responses.render import ResponseState, facts_of
 from mlxplatform.api.openai.responses.store import (
     append_to_conversation,
@@ -22,6 +22,7 @@ from mlxplatform.api.openai.responses.store import (
     settled,
     splice,
 )
+from mlxplatform.api.paging import page_of, query_ascending, query_flag, query_number
 from mlxplatform.api.running import Call, account, place_call
 from mlxplatform.http.body import read_json
 from mlxplatform.http.errors import json_response
@@ -168,9 +169,9 @@ async def _row(request: HttpRequest, response_id: str) -> StoredAnswer:
 
 async def retrieve(request: HttpRequest, response_id: str) -> HttpResponseBase:
     row = await _row(request, response_id)
-    if not query_flag(request.GET.get("stream"), "stream"):
+    if not query_flag(request, "stream"):
         return json_response(history.loads(row.answer))
-    after = query_number(request.GET.get("starting_after"), "starting_after", -1, -1, 2**53)
+    after = query_number(request, "starting_after", -1, -1, 2**53)
     source = await events_of(row, heartbeat_seconds())
     return EventStreamResponse(_frames(source, ResponseState(history.loads(row.request)), after))
 
@@ -199,29 +200,9 @@ async def cancel(request: HttpRequest, response_id: str) -> dict[str, Any]:
 async def input_items(request: HttpRequest, response_id: str) -> dict[str, Any]:
     row = await _row(request, response_id)
     items = listed(history.loads(row.items))
-    order = request.GET.get("order", "desc")
-    if order not in {"asc", "desc"}:
-        raise Refusal(400, "invalid_value", "Invalid value for 'order': use asc or desc.", param="order")
-    if order == "desc":
+    if not query_ascending(request, default="desc"):
         items.reverse()
     return page_of(items, request)
-
-
-def page_of(items: list[Item], request: HttpRequest) -> dict[str, Any]:
-    """A page of items by ``limit`` and ``after``."""
-    limit = query_number(request.GET.get("limit"), "limit", 20, 1, 100)
-    after = request.GET.get("after")
-    if after:
-        ids = [item["id"] for item in items]
-        items = items[ids.index(after) + 1 :] if after in ids else []
-    shown = items[:limit]
-    return {
-        "object": "list",
-        "data": shown,
-        "first_id": shown[0]["id"] if shown else None,
-        "last_id": shown[-1]["id"] if shown else None,
-        "has_more": len(items) > limit,
-    }
 
 
 async def count_input(request: HttpRequest) -> dict[str, Any]:
