@@ -60,7 +60,8 @@ GOOD = [
     ("longcat", '{"name": "now", "arguments": {}}', [("now", {})]),
     (
         "minimax_m2",
-        '\n<invoke name="get_weather">\n<parameter name="city">Oslo</parameter>\n<parameter name="days">2</parameter>\n</invoke>\n'
+        '\n<invoke name="get_weather">\n<parameter name="city">Oslo</parameter>\n'
+        '<parameter name="days">2</parameter>\n</invoke>\n'
         '<invoke name="now">\n</invoke>\n',
         [("get_weather", {"city": "Oslo", "days": 2}), ("now", {})],
     ),
@@ -90,7 +91,8 @@ GOOD = [
     ),
     (
         "kimi_k3",
-        '<|open|>call tool="get_weather" index="1"<|sep|><|open|>argument key="city" type="string"<|sep|>5<|close|>argument<|sep|>'
+        '<|open|>call tool="get_weather" index="1"<|sep|>'
+        '<|open|>argument key="city" type="string"<|sep|>5<|close|>argument<|sep|>'
         '<|open|>argument key="days" type="number"<|sep|>5<|close|>argument<|sep|><|close|>call<|sep|>',
         [("get_weather", {"city": "5", "days": 5})],
     ),

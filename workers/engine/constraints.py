@@ -52,6 +52,10 @@ class GrammarMask:
         allowed = self._allowed(logits.shape[-1])
         return mx.where(mx.array(allowed)[None], logits, mx.array(-mx.inf, dtype=logits.dtype))
 
+    def apply(self, newest: mx.array, logits: mx.array) -> mx.array:
+        """As a call, for generators that keep no history: ``newest`` is the token the logits follow."""
+        return self(newest, logits)
+
     def forced(self) -> list[int]:
         """Tokens that must come next whatever is sampled; empty when there is a choice."""
         if self._reasoning or self._may_reason or self.fault is not None:

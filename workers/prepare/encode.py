@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -51,20 +52,30 @@ class PromptEncoder:
     def _pattern(self) -> re.Pattern[str] | None:
         return re.compile("|".join(re.escape(marker) for marker in self.markers)) if self.markers else None
 
-    def seal(self, value: Any) -> Any:
-        """Client data with the markers in all its strings broken; the same object when there is none."""
+    def seal(self, value: Any, *, spared: Sequence[str] = ()) -> Any:
+        """Client data with the markers in all its strings broken, except ``spared`` ones."""
         if isinstance(value, str):
-            return self._seal_text(value)
+            return self._seal_text(value, spared)
         if isinstance(value, dict):
-            return {self._seal_text(key) if isinstance(key, str) else key: self.seal(item) for key, item in value.items()}
+            return {self.seal(key, spared=spared): self.seal(item, spared=spared) for key, item in value.items()}
         if isinstance(value, list):
-            return [self.seal(item) for item in value]
+            return [self.seal(item, spared=spared) for item in value]
         return value
 
-    def _seal_text(self, text: str) -> str:
+    def _seal_text(self, text: str, spared: Sequence[str]) -> str:
         if self._pattern is None:
             return text
-        return self._pattern.sub(lambda match: match[0][0] + self._seal + match[0][1:], text)
+
+        def broken(match: re.Match[str]) -> str:
+            return match[0] if match[0] in spared else match[0][0] + self._seal + match[0][1:]
+
+        return self._pattern.sub(broken, text)
+
+    def unfinished(self, content: str, render: Callable[[str], str]) -> str:
+        """A rendered conversation cut right behind its last turn's content, for the model to write on."""
+        end = self._seal + "0"
+        text, found, _ = render(content + end).rpartition(end)
+        return text if found else render(content)
 
     def unseal(self, text: str) -> str:
         return text.replace(self._seal, "")

@@ -7,7 +7,9 @@ Knows no tokenizer.
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -42,10 +44,16 @@ class Abilities:
         return self.tools and self.tool_calls and self.tool_answers
 
 
+#: What is assumed of a template that no tool asks anything of.
+UNPROBED = Abilities(tools=False, tool_calls=False, tool_answers=False, arguments_as_text=False)
+
+
 def _try(source: str, special: tuple[tuple[str, str], ...], messages: list[Turn], tools: list[Any] | None) -> str | None:
     try:
         return render(source, {**dict(special), "messages": messages, "tools": tools, "add_generation_prompt": True})
-    except Refusal:
+    except Refusal as refusal:
+        if refusal.code == "template_timeout":
+            raise
         return None
 
 
@@ -126,13 +134,42 @@ def turns(messages: list[Message], can: Abilities) -> list[Turn]:
     return out
 
 
+def uses_tools(messages: list[Message], tools: list[Tool]) -> bool:
+    return bool(tools) or any(message.tool_calls or message.role == "tool" for message in messages)
+
+
 def conversation(messages: list[Message], tools: list[Tool], can: Abilities) -> tuple[list[Turn], list[dict[str, Any]] | None]:
     """The ``messages`` and ``tools`` variables of the template."""
-    uses_tools = bool(tools) or any(message.tool_calls or message.role == "tool" for message in messages)
     schemas = [tool_schema(tool) for tool in tools]
-    if uses_tools and not can.native_tools:
+    if uses_tools(messages, tools) and not can.native_tools:
         return hermes.turns(messages, schemas), None
     return turns(messages, can), schemas or None
+
+
+def repairs(conversation_turns: list[Turn]) -> Iterator[list[Turn]]:
+    """The turns as they are, then as templates with stricter tastes want them; every word is kept each time."""
+    yield conversation_turns
+    fitted = short_ids(conversation_turns)
+    yield fitted
+    alternating = merged(fitted)
+    yield alternating
+    yield merged(without_system(alternating))
+
+
+def short_ids(conversation_turns: list[Turn]) -> list[Turn]:
+    """Tool call ids of nine letters and digits, the one form Mistral's templates accept."""
+
+    def short(identifier: str) -> str:
+        return hashlib.sha256(identifier.encode()).hexdigest()[:9]
+
+    out = []
+    for turn in conversation_turns:
+        if turn.get("tool_calls"):
+            turn = {**turn, "tool_calls": [{**call, "id": short(call["id"])} for call in turn["tool_calls"]]}
+        if "tool_call_id" in turn:
+            turn = {**turn, "tool_call_id": short(turn["tool_call_id"])}
+        out.append(turn)
+    return out
 
 
 def merged(conversation_turns: list[Turn]) -> list[Turn]:
@@ -152,6 +189,8 @@ def merged(conversation_turns: list[Turn]) -> list[Turn]:
 def without_system(conversation_turns: list[Turn]) -> list[Turn]:
     """System text moved in front of the first user turn, for templates that know no system role."""
     system = [turn["content"] for turn in conversation_turns if turn["role"] == "system"]
+    if not system:
+        return conversation_turns
     rest = [turn for turn in conversation_turns if turn["role"] != "system"]
     for index, turn in enumerate(rest):
         if turn["role"] == "user":

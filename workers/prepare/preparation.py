@@ -50,6 +50,15 @@ def _stamp(directory: Path) -> tuple[tuple[str, int, int], ...]:
     return tuple(found)
 
 
+def _sealed_turn(turn: dict[str, Any], encoder: PromptEncoder, pair: tuple[str, str] | None) -> dict[str, Any]:
+    """A turn in which no text can become a control token.
+
+    Reasoning marks in what the assistant said stay whole: templates look for them to cut old reasoning away.
+    """
+    spared = pair if pair and turn["role"] == "assistant" else ()
+    return {key: value if key == "role" else encoder.seal(value, spared=spared) for key, value in turn.items()}
+
+
 @dataclass(frozen=True)
 class _Rendered:
     text: str
@@ -158,30 +167,39 @@ class Preparation:
                 "This model has no chat template; use the completions endpoint instead.",
                 param="messages",
             )
-        can = messages.abilities(source, tuple(sorted(model.special.items())))
+        can = messages.UNPROBED
+        if messages.uses_tools(request.messages, request.tools):
+            can = messages.abilities(source, tuple(sorted(model.special.items())))
         turns, tools = messages.conversation(request.messages, offered, can)
-        sealed = [{key: value if key == "role" else encoder.seal(value) for key, value in turn.items()} for turn in turns]
+        sealed = [_sealed_turn(turn, encoder, marks.reasoning_marks(model)) for turn in turns]
         variables = {
             **encoder.seal(resolve.template_variables(request, source)),
             **model.special,
             "tools": encoder.seal(tools),
             "documents": None,
         }
-        text, sealed = self._rendered_text(source, sealed, variables)
+        if request.template_kwargs.get("continue_final_message") is True and sealed and sealed[-1]["role"] == "assistant":
+            text = encoder.unfinished(
+                sealed[-1]["content"],
+                lambda content: self._rendered_text(
+                    source, [*sealed[:-1], {**sealed[-1], "content": content}], {**variables, "add_generation_prompt": False}
+                )[0],
+            )
+        else:
+            text, sealed = self._rendered_text(source, sealed, {**variables, "add_generation_prompt": True})
         return _Rendered(text, source, variables, sealed, tools, can.native_tools)
 
     @staticmethod
     def _rendered_text(source: str, turns: list[dict[str, Any]], variables: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
-        """Render; when the template itself objects, try the two repairs that keep every word of the conversation."""
+        """Render; when the template itself objects, try what keeps every word of the conversation."""
         first: Refusal | None = None
         tried: list[list[dict[str, Any]]] = []
-        merged = messages.merged(turns)
-        for attempt in (turns, merged, messages.merged(messages.without_system(merged))):
+        for attempt in messages.repairs(turns):
             if attempt in tried:
                 continue
             tried.append(attempt)
             try:
-                return render(source, {**variables, "messages": attempt, "add_generation_prompt": True}), attempt
+                return render(source, {**variables, "messages": attempt}), attempt
             except Refusal as refusal:
                 first = first or refusal
                 if refusal.code not in {"template_refused", "template_failed"}:

@@ -25,6 +25,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from mlxplatform.inference.contract import Refusal
 from workers.prepare import limits
 
+#: The alarm of an overdue template repeats after this long (seconds).
+ALARM_REPEAT = 0.1
+
 #: Compiled templates kept; a model has one or two.
 COMPILED_TEMPLATES = 16
 
@@ -80,23 +83,37 @@ def compiled(source: str) -> jinja2.Template:
     return environment().from_string(source)
 
 
+_armed = False
+
+
+def _expired(_signal: int, _frame: Any) -> None:
+    if _armed:
+        raise RenderTimeout
+
+
+def _disarm() -> None:
+    global _armed
+    _armed = False
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 @contextmanager
 def _clock(seconds: float) -> Iterator[None]:
-    """Interrupt pure Python after ``seconds``. A native call that never returns is ended by the client's kill."""
+    """Interrupt pure Python after ``seconds``. A native call that never returns is ended by the client's kill.
+
+    The alarm goes off again and again: Python swallows an exception raised while it collects garbage.
+    """
+    global _armed
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    def expired(_signal: int, _frame: Any) -> None:
-        raise RenderTimeout
-
-    before = signal.signal(signal.SIGALRM, expired)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.signal(signal.SIGALRM, _expired)
+    _armed = True
+    signal.setitimer(signal.ITIMER_REAL, seconds, ALARM_REPEAT)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        _disarm()
 
 
 def render(source: str, variables: dict[str, Any], *, seconds: float = limits.RENDER_SECONDS) -> str:
@@ -122,6 +139,7 @@ def render(source: str, variables: dict[str, Any], *, seconds: float = limits.RE
             400, "template_refused", f"The model's chat template refused these messages: {reason}", param="messages"
         ) from None
     except RenderTimeout:
+        _disarm()
         raise Refusal(
             400, "template_timeout", f"The model's chat template did not finish within {seconds:g} s.", param="messages"
         ) from None

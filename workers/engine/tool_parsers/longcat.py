@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mlxplatform.inference.contract import Tool
-from workers.engine.tool_parsers.layout import Call, Family, Literal, Piece
 from workers.engine.tool_parsers.glm47 import pairs
+from workers.engine.tool_parsers.layout import Call, Family, Literal, Piece
 from workers.engine.tool_parsers.tagged import argument_pieces
 
 
