@@ -30,7 +30,7 @@ async def get(settings: Environment, path: str) -> tuple[int, bytes]:
         async with asyncio.timeout(5):
             reader, writer = await asyncio.open_connection(host, settings.port)
             try:
-                writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+                writer.write(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
                 head, _, body = (await reader.read(-1)).partition(b"\r\n\r\n")
             finally:
                 writer.close()
