@@ -38,6 +38,16 @@ def models_dir(home: Path) -> Path:
     return home / "models"
 
 
+def adapters_dir(home: Path) -> Path:
+    """Published adapters, one directory each."""
+    return home / "adapters"
+
+
+def training_dir(home: Path) -> Path:
+    """Checkpoints of runs that have not ended, one directory per job; nothing here is ever loaded as a model."""
+    return home / "training"
+
+
 def artefacts_dir(home: Path) -> Path:
     """Root of Django's default storage: uploaded and produced files."""
     return home / "artefacts"

@@ -1,6 +1,21 @@
 from django.apps import AppConfig
 
+from mlxplatform.jobs.kinds import JobKind, register
+
 
 class TrainingConfig(AppConfig):
     name = "mlxplatform.training"
     label = "training"
+
+    def ready(self) -> None:
+        # One of each at a time: the lease would let them alternate, but two sets of weights need not fit.
+        register(
+            JobKind(
+                "quantize",
+                "workers.tasks.training:quantize",
+                queue="gpujobs",
+                concurrency=1,
+                title="Quantization",
+                ended="mlxplatform.library.names:job_ended",
+            )
+        )

@@ -39,9 +39,10 @@ class UnsupportedGGUF(ValueError):
 def read(path: Path) -> tuple[dict[str, mx.array], dict[str, Any]]:
     """Tensors (lazy) and plain metadata of a file."""
     try:
-        tensors, meta = mx.load(str(path), format="gguf", return_metadata=True)
+        loaded: Any = mx.load(str(path), format="gguf", return_metadata=True)
     except (RuntimeError, ValueError) as error:
         raise UnsupportedGGUF("it is not a readable GGUF file") from error
+    tensors, meta = loaded
     plain = {name: _plain(value) for name, value in meta.items()}
     if plain.get("general.architecture") != "llama":
         raise UnsupportedGGUF(f"its architecture is {plain.get('general.architecture')!r}, only llama is supported")

@@ -78,7 +78,8 @@ def save(folder: Path, source: Path, model: nn.Module, config: dict[str, Any]) -
 
 
 def tensor_bytes(model: nn.Module) -> int:
-    return sum(value.nbytes for _, value in tree_flatten(model.parameters()))
+    flat: Any = tree_flatten(model.parameters())
+    return sum(value.nbytes for _, value in flat)
 
 
 def weight_count(model: nn.Module) -> int:

@@ -33,13 +33,15 @@ Choice = Callable[[str, nn.Module], dict[str, Any] | None]
 def run(task: dict[str, Any], control: Control) -> dict[str, Any]:
     """Quantize ``task["source"]`` into ``task["models"]/task["output"]``."""
     source, models = Path(task["source"]), Path(task["models"])
+    # Lazy weights: nothing is read yet, but every layer's shape is known, so a hopeless order ends here.
+    model, config = model_files.load(source, dense=True, dtype=task["dtype"])
+    _require_a_layer(model, task["group_size"])
     evaluation = None
     if task["report"]:
         report.stage("reference", 0.0, "Measuring the original.")
         evaluation = quality.Evaluation.of(source, task["device"])
         evaluation.measure_reference(_share(control, "reference", 0.0, _REFERENCE))
     started = time.perf_counter()
-    model, config = model_files.load(source, dense=True, dtype=task["dtype"])
     weights_before, count = model_files.tensor_bytes(model), model_files.weight_count(model)
     kept = quantize_layers(model, config, _choice(task, model), task, _share(control, "quantize", _REFERENCE, _LAYERS))
     config["torch_dtype"] = task["dtype"]
@@ -87,22 +89,19 @@ def quantize_layers(
     scheme: dict[str, Any],
     step: Callable[[int, int], None],
 ) -> list[dict[str, Any]]:
-    """Quantize in place and write ``config["quantization"]``; answers the layers left in full precision, with why.
-
-    Raises:
-        Explained: no layer could be quantized.
-    """
+    """Quantize in place and write ``config["quantization"]``; answers the layers left in full precision, with why."""
     default = {"group_size": scheme["group_size"], "bits": scheme["bits"], "mode": scheme["mode"]}
     entries: dict[str, Any] = dict(default)
     kept: list[dict[str, Any]] = []
-    layers = [(path, module) for path, module in model.named_modules() if hasattr(module, "to_quantized")]
-    done = 0
+    layers = _layers(model)
     for index, (path, module) in enumerate(layers):
         step(index, len(layers))
         width, wanted = module.weight.shape[-1], choice(path, module)
         if wanted is None or width % wanted["group_size"]:
             entries[path] = False
-            why = "the recipe leaves it" if wanted is None else f"group size {wanted['group_size']} does not divide its width {width}"
+            why = "its architecture or recipe leaves it"
+            if wanted is not None:
+                why = f"group size {wanted['group_size']} does not divide its width {width}"
             kept.append({"layer": path, "shape": list(module.weight.shape), "reason": why})
             report.emit("log", line=f"{path} {list(module.weight.shape)} stays in full precision: {why}")
             continue
@@ -112,12 +111,27 @@ def quantize_layers(
         mx.eval(packed.parameters())
         model.update_modules(tree_unflatten([(path, packed)]))
         mx.clear_cache()
-        done += 1
-    if not done:
-        sizes = ", ".join(f"{entry['layer']} {entry['shape']}" for entry in kept[:3]) or "there is none"
-        raise Explained("nothing_to_quantize", f"No layer fits group size {scheme['group_size']} (first layers: {sizes}).")
     config["quantization"] = config["quantization_config"] = entries
     return kept
+
+
+def _layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Layers that could be packed, in the order the model has them."""
+    found = [(path, module) for path, module in model.named_modules() if hasattr(module, "to_quantized")]
+    return sorted(
+        found, key=lambda item: [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in item[0].split(".")]
+    )
+
+
+def _require_a_layer(model: nn.Module, group_size: int) -> None:
+    """
+    Raises:
+        Explained: no layer's width is a multiple of the group size.
+    """
+    layers = _layers(model)
+    if not any(module.weight.shape[-1] % group_size == 0 for _, module in layers):
+        sizes = ", ".join(f"{path} {list(module.weight.shape)}" for path, module in layers[:3]) or "there is none"
+        raise Explained("nothing_to_quantize", f"No layer fits group size {group_size} (first layers: {sizes}).")
 
 
 def _choice(task: dict[str, Any], model: nn.Module) -> Choice:
@@ -131,7 +145,7 @@ def _choice(task: dict[str, Any], model: nn.Module) -> Choice:
             raise Explained("recipe_unsuitable", "This model's layers are not named as the mixed recipes expect.") from error
 
         def by_recipe(path: str, module: nn.Module) -> dict[str, Any] | None:
-            wanted = predicate(path, module)
+            wanted = predicate(path, module)  # type: ignore[call-arg]
             return dict(wanted) if isinstance(wanted, dict) else scheme if wanted else None
 
         return by_recipe

@@ -1,0 +1,46 @@
+"""Names of models to come: free, or taken by a directory or by a job under way."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+
+from mlxplatform import paths
+from mlxplatform.inference.contract import Refusal
+from mlxplatform.jobs.models import Job
+from mlxplatform.library import local_models
+from mlxplatform.library.models import ReservedName
+from mlxplatform.library.publication import is_model_id
+
+
+def check(name: str, param: str) -> None:
+    """
+    Raises:
+        Refusal: 400 not a name, 409 a model of that name exists.
+    """
+    if not is_model_id(name):
+        allowed = "letters, digits, '.', '_', '-', and at most one '/'"
+        raise Refusal(400, "invalid_value", f"{param} must be a model name: {allowed}.", param=param)
+    taken = local_models.find(name, settings.HOME) is not None or (paths.models_dir(settings.HOME) / name).exists()
+    if taken:
+        raise Refusal(409, "name_taken", f"There is a model called {name} already.", param=param)
+
+
+def reserve(name: str, job_id: str, param: str) -> None:
+    """Take a free name for a job; part of the transaction that creates the job. Repeating it is harmless.
+
+    Raises:
+        Refusal: 409 another live job is going to publish that name.
+    """
+    try:
+        with transaction.atomic():
+            row, made = ReservedName.objects.get_or_create(name=name, defaults={"job": job_id})
+    except IntegrityError:
+        row, made = ReservedName.objects.get(name=name), False
+    if not made and row.job != job_id:
+        raise Refusal(409, "name_taken", f"Another job is making a model called {name}.", param=param)
+
+
+def job_ended(job: Job) -> None:
+    """Free the names of a job that ended; called within the transaction that ends it."""
+    ReservedName.objects.filter(job=job.id).delete()

@@ -1,0 +1,132 @@
+"""Orders to quantize: which schemes exist, what an order means, and what it is refused for.
+
+Everything that can be known without reading weights is decided here, before a job exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+
+from mlxplatform.inference.contract import Refusal
+from mlxplatform.inference.placement import model_not_found
+from mlxplatform.jobs import service
+from mlxplatform.jobs.models import Job
+from mlxplatform.library import local_models, names
+from mlxplatform.training.fields import Field, invalid, read
+
+KIND = "quantize"
+
+
+@dataclass(frozen=True)
+class Mode:
+    """What a quantization mode allows; the first of each is its default."""
+
+    bits: tuple[int, ...]
+    group_sizes: tuple[int, ...]
+
+
+MODES = {
+    "affine": Mode((4, 2, 3, 5, 6, 8), (64, 32, 128)),
+    "mxfp4": Mode((4,), (32,)),
+    "nvfp4": Mode((4,), (16,)),
+    "mxfp8": Mode((8,), (32,)),
+}
+#: Layer recipes and the width they start from.
+RECIPES = {"mixed_2_6": 2, "mixed_3_4": 3, "mixed_3_6": 3, "mixed_4_6": 4}
+
+FIELDS = (
+    Field("model", "text", required=True, high=128, doc="Id of the model to quantize"),
+    Field("output", "text", high=128, doc="Name of the new model; made from the old one's when absent"),
+    Field("mode", "text", "affine", choices=tuple(MODES), doc="How weights are packed"),
+    Field("bits", "int", doc="Bits per weight; the mode's default when absent"),
+    Field("group_size", "int", doc="Weights that share a scale; the mode's default when absent"),
+    Field("recipe", "text", choices=tuple(RECIPES), doc="More bits for sensitive layers by a fixed pattern; affine only"),
+    Field("dtype", "text", choices=("bfloat16", "float16", "float32"), doc="Of scales and of what stays unpacked; bfloat16"),
+    Field("report", "bool", True, doc="Compare the result with the original on held-out text"),
+)
+#: Names of the older system for the same fields.
+ALIASES = {"model_id": "model", "src_dir": "model", "out_dir": "output", "name": "output"}
+
+
+def check(body: dict[str, Any]) -> dict[str, Any]:
+    """The complete configuration of a job.
+
+    Raises:
+        Refusal: 400 a field is wrong or two do not go together, 404 no such model, 409 the name is taken.
+    """
+    body = dict(body)
+    for old, new in ALIASES.items():
+        if old in body:
+            value = body.pop(old)
+            body.setdefault(new, value)
+    if isinstance(body.get("output"), str):
+        body["output"] = body["output"].removeprefix("models/")
+    order = read(body, FIELDS, ignore=("idempotency_key",))
+    _settle_scheme(order)
+    model = local_models.find(order["model"], settings.HOME)
+    if model is None:
+        raise model_not_found(order["model"])
+    if model.kind != "chat":
+        raise invalid("model", "Only chat models can be quantized.")
+    order["output"] = order["output"] or default_name(model.id, order)
+    names.check(order["output"], "output")
+    order["dtype"] = order["dtype"] or ("bfloat16" if model.dtype in {"float32", "unknown"} else model.dtype)
+    order["revision"] = model.revision
+    return order
+
+
+def _settle_scheme(order: dict[str, Any]) -> None:
+    mode = MODES[order["mode"]]
+    if order["recipe"]:
+        if order["mode"] != "affine":
+            raise invalid("recipe", "recipe goes with mode affine only.")
+        if order["bits"] not in {None, RECIPES[order["recipe"]]}:
+            raise invalid("bits", f"bits is decided by the recipe {order['recipe']}; leave it out.")
+        order["bits"] = RECIPES[order["recipe"]]
+    for name, allowed in (("bits", mode.bits), ("group_size", mode.group_sizes)):
+        if order[name] is None:
+            order[name] = allowed[0]
+        elif order[name] not in allowed:
+            raise invalid(name, f"{name} must be one of {', '.join(map(str, sorted(allowed)))} for mode {order['mode']}.")
+
+
+def default_name(model_id: str, order: dict[str, Any]) -> str:
+    """The old name without its precision, and the new precision."""
+    stem = model_id
+    for suffix in ("-fp32", "-fp16", "-bf16", "-float32", "-bfloat16"):
+        stem = stem.removesuffix(suffix)
+    if order["recipe"]:
+        return f"{stem}-{order['recipe'].replace('_', '-')}"
+    if order["mode"] != "affine":
+        return f"{stem}-{order['mode']}"
+    group = "" if order["group_size"] == MODES["affine"].group_sizes[0] else f"-g{order['group_size']}"
+    return f"{stem}-{order['bits']}bit{group}"
+
+
+def submit(order: dict[str, Any], *, project: str, created_by: str, idempotency_key: str | None = None) -> Job:
+    """Create the job and take its name, or neither.
+
+    Raises:
+        Refusal: 409 somebody else is making a model of that name.
+    """
+    with transaction.atomic():
+        job = service.submit(KIND, order, project=project, created_by=created_by, idempotency_key=idempotency_key)
+        if not job.ended_at:
+            names.reserve(order["output"], job.id, "output")
+    return job
+
+
+def estimate_bytes(parameters: int, order: dict[str, Any]) -> int:
+    """Memory the job will want: the dense float32 copy that is measured, which outweighs the packing itself."""
+    per_weight = 4 if order["report"] else 2 + order["bits"] / 8
+    return int(parameters * per_weight * 1.2)
+
+
+def unfit(needed: int, budget: int) -> Refusal:
+    gib = 1 << 30
+    message = f"This needs about {needed / gib:.1f} GiB of memory; the budget is {budget / gib:.1f} GiB."
+    return Refusal(400, "memory_admission", message, param="model")

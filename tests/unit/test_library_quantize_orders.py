@@ -1,0 +1,111 @@
+"""Orders to quantize: defaults filled in, impossible ones refused by field before a job exists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.conf import settings
+
+from mlxplatform.inference.contract import Refusal
+from mlxplatform.jobs.models import Job
+from mlxplatform.library import names
+from mlxplatform.training import quantization
+from tests.fixtures import tiny_model
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(scope="module", autouse=True)
+def model() -> str:
+    tiny_model.install(settings.HOME, "tiny-quant")
+    return "tiny-quant"
+
+
+def check(**fields: Any) -> dict[str, Any]:
+    return quantization.check({"model": "tiny-quant", **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "scheme", "output"),
+    [
+        ({}, ("affine", 4, 64), "tiny-quant-4bit"),
+        ({"bits": None, "group_size": None, "mode": None}, ("affine", 4, 64), "tiny-quant-4bit"),
+        ({"bits": 8, "group_size": 32}, ("affine", 8, 32), "tiny-quant-8bit-g32"),
+        ({"bits": 3.0}, ("affine", 3, 64), "tiny-quant-3bit"),
+        ({"mode": "mxfp4"}, ("mxfp4", 4, 32), "tiny-quant-mxfp4"),
+        ({"mode": "nvfp4"}, ("nvfp4", 4, 16), "tiny-quant-nvfp4"),
+        ({"mode": "mxfp8"}, ("mxfp8", 8, 32), "tiny-quant-mxfp8"),
+        ({"recipe": "mixed_3_6"}, ("affine", 3, 64), "tiny-quant-mixed-3-6"),
+        ({"output": "models/mine"}, ("affine", 4, 64), "mine"),
+        ({"out_dir": "somebody/mine"}, ("affine", 4, 64), "somebody/mine"),
+    ],
+)
+def test_defaults_follow_the_mode(fields: dict[str, Any], scheme: tuple[str, int, int], output: str) -> None:
+    order = check(**fields)
+
+    assert (order["mode"], order["bits"], order["group_size"]) == scheme
+    assert order["output"] == output
+    assert order["dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"mode": "mxfp4", "group_size": 64}, "group_size"),
+        ({"mode": "mxfp8", "bits": 4}, "bits"),
+        ({"bits": 7}, "bits"),
+        ({"bits": 0}, "bits"),
+        ({"bits": "4"}, "bits"),
+        ({"bits": True}, "bits"),
+        ({"bits": 4.5}, "bits"),
+        ({"group_size": 33}, "group_size"),
+        ({"mode": "int4"}, "mode"),
+        ({"recipe": "mixed_3_6", "mode": "mxfp4"}, "recipe"),
+        ({"recipe": "mixed_3_6", "bits": 4}, "bits"),
+        ({"dtype": "int8"}, "dtype"),
+        ({"report": "yes"}, "report"),
+        ({"output": "../x"}, "output"),
+        ({"output": "/x"}, "output"),
+        ({"output": ""}, "output"),
+        ({"output": "a/b/c"}, "output"),
+        ({"surprise": 1}, "surprise"),
+        ({"model": None}, "model"),
+        ({"model": 5}, "model"),
+    ],
+)
+def test_impossible_orders_are_refused_by_field(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        check(**fields)
+
+    assert (refused.value.status, refused.value.param) == (400, field)
+    assert Job.objects.count() == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc", "/etc", "./x", "~", "file:///etc", "https://127.0.0.1/x", "models/../../x", "nothing"]
+)
+def test_models_that_are_not_here_get_one_answer_whether_a_path_exists_or_not(name: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        check(model=name)
+
+    assert (refused.value.status, refused.value.code) == (404, "model_not_found")
+
+
+def test_a_taken_name_is_refused_before_work() -> None:
+    with pytest.raises(Refusal) as refused:
+        check(output="tiny-quant")
+
+    assert (refused.value.status, refused.value.code, refused.value.param) == (409, "name_taken", "output")
+
+
+def test_of_two_orders_for_one_name_exactly_one_becomes_a_job() -> None:
+    first = quantization.submit(check(output="wanted"), project="default", created_by="a")
+
+    with pytest.raises(Refusal) as refused:
+        quantization.submit(check(output="wanted"), project="default", created_by="b")
+
+    assert (refused.value.status, refused.value.param) == (409, "output")
+    assert list(Job.objects.values_list("id", flat=True)) == [first.id]
+    names.job_ended(first)
+    assert quantization.submit(check(output="wanted"), project="default", created_by="b")
