@@ -217,7 +217,36 @@ def test_see_also_keeps_a_persons_lines():
     assert edits.apply(after, "A", edit, {"A", "B", "Hand_Made"}) == after
 
 
-@given(st.text(max_size=300))
+MARKUP = st.lists(
+    st.sampled_from(
+        [
+            "[",
+            "]",
+            "(",
+            ")",
+            "!",
+            "[[",
+            "]]",
+            "](",
+            "`",
+            "://",
+            "{{",
+            "}}",
+            "# ",
+            "[^1]",
+            "a b",
+            "x",
+            "<",
+            ">",
+            "|",
+            "\n",
+            "conv:",
+        ]
+    )
+).map("".join)
+
+
+@given(st.one_of(st.text(max_size=300), MARKUP))
 def test_a_models_sentence_is_always_one_inert_line(text):
     done = wording.sentence(text)
     assert (

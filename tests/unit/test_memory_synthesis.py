@@ -338,7 +338,7 @@ def test_orders_inside_a_conversation_steer_nothing(vault):
     files = snapshot(vault)
     assert set(files) - {f"articles/{PAGE}.md"} == {name for name in files if not name.startswith("articles/")}
     text = files[f"articles/{PAGE}.md"].decode()
-    for poison in ("etc/passwd", "Evil", "javascript", "00000000", "Injected heading", "\n## Injected", "memory_forget"):
+    for poison in ("etc/passwd", "Evil", "javascript", "00000000", "## Injected", "\n# Injected", "](", "memory_forget"):
         assert poison not in text
     assert gate.reasons_against("", text) == []
 

@@ -54,6 +54,7 @@ _ORDER = re.compile(
     )""",
     re.IGNORECASE | re.VERBOSE,
 )
+_HARMLESS = str.maketrans({"[": "(", "]": ")", "{": "(", "}": ")", "`": "'", "|": "/", "<": None, ">": None, "\\": None})
 _PATH = re.compile(r"\.\./|~/|(?:^|\s)/\w+/|\b[A-Za-z]:/")
 _RESERVED = frozenset({"con", "prn", "aux", "nul", *(f"com{n}" for n in range(1, 10)), *(f"lpt{n}" for n in range(1, 10))})
 
@@ -115,14 +116,14 @@ def plain(text: str, limit: int) -> str:
     text = re.sub(r"!?\[\[[^\[\]|]*\|([^\[\]]*)\]\]", r"\1", text)
     text = re.sub(r"!?\[\[([^\[\]]*)\]\]", r"\1", text)
     text = re.sub(r"\[\^[^\]]*\]:?", "", text)
-    text = re.sub(r"!?\[([^\[\]]*)\]\([^()]*\)", r"\1", text)
-    text = re.sub(r"\b[a-z][a-z0-9+.-]*://", "", text, flags=re.IGNORECASE)
-    text = re.sub(r"\b(?:javascript|data|file|obsidian|mailto):", "", text, flags=re.IGNORECASE)
-    text = re.sub(r"<[^<>]*>", "", text)
-    text = re.sub(r"\{\{|\}\}|\[\[|\]\]|`+|~~~+|[<>|\\]|%%", "", text)
-    text = re.sub(r"^[\s#>*+=_-]+|^\s*\d+[.)]\s+", "", text)
+    text = re.sub(r"!?\[([^\[\]]*)\]\((?:[^()]|\([^()]*\))*\)", r"\1", text)
+    text = re.sub(r"<[^<>]*>|%%|~~~+", "", text)
     text = re.sub(r"(\*\*|__)(.+?)\1", r"\2", text)
     text = re.sub(r"\bconv:[0-9a-f]{8}\b", "", text)
+    text = re.sub(r"\b(?:[a-z][a-z0-9+.-]*://|(?:javascript|data|file|obsidian|mailto):)", "", text, flags=re.IGNORECASE)
+    # Whatever is left of markup is made harmless character by character: no removal above can build a new one.
+    text = text.replace("://", ":").translate(_HARMLESS)
+    text = re.sub(r"^(?:[\s#*+=_~-]|\d+[.)]\s)+", "", text)
     text = " ".join(text.split())
     if len(text) > limit:
         text = text[:limit].rsplit(" ", 1)[0].rstrip(" ,;:-") + "…"
@@ -131,7 +132,8 @@ def plain(text: str, limit: int) -> str:
 
 def sentence(text: str) -> str:
     """A model's sentence made fit for a page, or '' when nothing of it is."""
-    cleaned = plain(text, SENTENCE_LIMIT)
+    first_line = next((line for line in text.splitlines() if line.strip()), "")
+    cleaned = plain(first_line, SENTENCE_LIMIT)
     if len(content(cleaned)) < 2 or leaks(text) or leaks(cleaned):
         return ""
     return cleaned if cleaned[-1] in ".!?…。！？" else cleaned + "."
