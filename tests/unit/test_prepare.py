@@ -237,6 +237,14 @@ def test_too_long_a_prompt_is_refused_with_both_numbers(preparation, tiny_model_
     assert refused(lambda: preparation.prepare(user("word " * 100), str(tiny_model_dir), 16)).code == "context_length_exceeded"
 
 
+def test_a_hopelessly_long_prompt_is_refused_from_its_beginning(preparation, tiny_model_dir):
+    text = "one two " * 300_000
+    refusal = refused(lambda: preparation.prepare(user(text), str(tiny_model_dir)))
+    assert refusal.code == "context_length_exceeded" and "about" in refusal.message
+    raw = InferenceRequest(id="r", model="m", kind="completion", prompt=text)
+    assert "about" in refused(lambda: preparation.prepare(raw, str(tiny_model_dir))).message
+
+
 def test_max_tokens_is_fitted_to_the_room(preparation, tiny_model_dir):
     prepared = preparation.prepare(user("hi", max_tokens=10**6), str(tiny_model_dir))
     assert prepared.max_tokens == 2048 - len(prepared.prompt_ids)

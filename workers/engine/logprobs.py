@@ -5,13 +5,8 @@ costs as much as a tenth of a small model's step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import mlx.core as mx
-
-from mlxplatform.inference.contract import TokenLogprob
-from workers.engine.detokenize import TokenBytes
-from workers.engine.sampling import LOGPROB_FLOOR
 
 
 def summarize(logits: mx.array, tokens: mx.array, wanted: Sequence[int | None]) -> tuple[mx.array, mx.array, mx.array] | None:
@@ -31,24 +26,3 @@ def summarize(logits: mx.array, tokens: mx.array, wanted: Sequence[int | None]) 
     best = mx.take_along_axis(values, found, axis=-1)
     order = mx.argsort(-best, axis=-1)
     return chosen, mx.take_along_axis(found, order, axis=-1), mx.take_along_axis(best, order, axis=-1)
-
-
-def _finite(value: float) -> float:
-    return value if value > LOGPROB_FLOOR else LOGPROB_FLOOR
-
-
-def token_logprob(
-    table: TokenBytes, token: int, chosen: float, best_ids: Sequence[int], best: Sequence[float], count: int
-) -> TokenLogprob:
-    """One token's entry with its ``count`` best alternatives."""
-    top: list[tuple[int, str, float]] = [
-        (int(other), table.text(int(other)), _finite(float(value)))
-        for other, value in zip(best_ids[:count], best[:count], strict=False)
-    ]
-    return TokenLogprob(token, table.text(token), _finite(chosen), top)
-
-
-def read(summary: tuple[mx.array, mx.array, mx.array]) -> tuple[list[Any], list[Any], list[Any]]:
-    """The summary as plain numbers; waits for the step that computes it."""
-    chosen, ids, best = summary
-    return chosen.tolist(), ids.tolist(), best.tolist()

@@ -22,9 +22,6 @@ import mlx.core as mx
 
 from mlxplatform.inference.contract import Sampling
 
-#: What impossible tokens show as log-probability; JSON has no minus infinity.
-LOGPROB_FLOOR = -9999.0
-
 #: Tokens a nucleus (top-p without top-k) is looked for in. Natural nuclei are far smaller; one that is
 #: not loses its least likely members.
 NUCLEUS_CANDIDATES = 2048

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from mlxplatform.inference.contract import InferenceRequest, Refusal
 from workers.engine.tool_parsers import FALLBACK, detect
-from workers.prepare import grammar, marks, messages, resolve
+from workers.prepare import grammar, limits, marks, messages, resolve
 from workers.prepare.encode import PromptEncoder
 from workers.prepare.model import TextModel, load
 from workers.prepare.protocol import Prepared, TextSpec
@@ -85,9 +85,12 @@ class Preparation:
         boundary = None
         rendered = None
         if request.kind == "completion":
+            if isinstance(request.prompt, str):
+                self._refuse_hopeless(request.prompt, window, loaded)
             ids = self._completion_ids(request, loaded)
         else:
             rendered = self._render(request, loaded)
+            self._refuse_hopeless(rendered.text, window, loaded)
             ids = loaded.encoder.encode_rendered(rendered.text)
         room = resolve.room(len(ids), window, request.max_tokens)
         if not ids:
@@ -137,6 +140,17 @@ class Preparation:
                     )
             return list(prompt)
         return loaded.encoder.encode_raw(prompt or "")
+
+    @staticmethod
+    def _refuse_hopeless(text: str, window: int, loaded: _Loaded) -> None:
+        """Refuse a text whose beginning alone overfills the window, without encoding all of it."""
+        if len(text) <= window * limits.HOPELESS_RATIO:
+            return
+        beginning = text[: window * limits.HOPELESS_RATIO]
+        tokens = len(loaded.encoder.encode_plain(beginning))
+        # Cutting a text in two changes the count by a few tokens at the cut; twice the window is beyond doubt.
+        if tokens > 2 * window:
+            raise resolve.too_long(tokens * len(text) // len(beginning), window, estimated=True)
 
     def _input_ids(self, request: InferenceRequest, loaded: _Loaded) -> list[list[int]]:
         return [loaded.encoder.encode_raw(item) if isinstance(item, str) else list(item) for item in request.inputs or []]

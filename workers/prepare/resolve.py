@@ -112,6 +112,17 @@ def check_logit_bias(bias: dict[int, float] | None, vocab_size: int) -> None:
             )
 
 
+def too_long(prompt_tokens: int, context: int, *, estimated: bool = False) -> Refusal:
+    about = "about " if estimated else ""
+    return Refusal(
+        400,
+        "context_length_exceeded",
+        f"This model's maximum context length is {context} tokens. However, your messages resulted in {about}"
+        f"{prompt_tokens} tokens. Please reduce the length of the messages.",
+        param="messages",
+    )
+
+
 def room(prompt_tokens: int, context: int, asked: int | None) -> int:
     """Tokens the answer may have.
 
@@ -120,11 +131,5 @@ def room(prompt_tokens: int, context: int, asked: int | None) -> int:
     """
     left = context - prompt_tokens
     if left < 1:
-        raise Refusal(
-            400,
-            "context_length_exceeded",
-            f"This model's maximum context length is {context} tokens. However, your messages resulted in "
-            f"{prompt_tokens} tokens. Please reduce the length of the messages.",
-            param="messages",
-        )
+        raise too_long(prompt_tokens, context)
     return left if asked is None else min(asked, left)
