@@ -107,6 +107,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("STORE", "1", _flag, "Keep response history."),
     Setting("HISTORY_DAYS", "30", _positive, "Age at which response history is removed, days."),
     Setting("HISTORY_MB", "1024", _positive, "Size at which the oldest response history is removed, MiB."),
+    Setting("DATA_ROOTS", "", _list, "Folders datasets may read besides the data directory's imports folder, comma-separated."),
+    Setting("SANDBOX_IMAGE", "", str, "Container image that runs model-written code, pinned as name@sha256:...; never pulled."),
     Setting("LOG_LEVEL", "info", _one_of("debug", "info", "warning", "error"), "Least severe log line written."),
     Setting("SECRET_KEY", "", str, "Django's signing key; empty: made once and kept in the data directory."),
 )

@@ -43,6 +43,10 @@ class Asking:
         self._source = source
         self._ordinal = ordinal
 
+    @property
+    def model(self) -> str:
+        return self._voice.model
+
     async def __call__(
         self,
         step: str,
@@ -53,6 +57,7 @@ class Asking:
         tools: Sequence[Tool] = (),
         constraint: Constraint | None = None,
         prompt: str | None = None,
+        stop: Sequence[str] = (),
     ) -> Answer:
         key = f"{self._source}:{step}"
         voice = self._voice
@@ -72,6 +77,7 @@ class Asking:
             ),
             max_tokens=max_tokens,
             constraint=constraint,
+            stop=list(stop),
             project=voice.project,
         )
         result = await self._pool.call(RowRequest(key, self._ordinal, request))
@@ -79,4 +85,4 @@ class Asking:
             error = result.error
             raise CallFailed(error.code if error else "internal_error", error.message if error else "")
         out = result.output
-        return Answer(_THINK.sub("", out.text).strip(), out.reasoning, tuple(out.tool_calls), out.finish_reason)
+        return Answer(_THINK.sub("", out.text).strip(), out.text, out.reasoning, tuple(out.tool_calls), out.finish_reason)

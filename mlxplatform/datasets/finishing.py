@@ -36,7 +36,8 @@ def publish(version_id: int, ctx: JobContext, seconds: float) -> DatasetVersion:
     template = TEMPLATES[ctx.config["template"]]
     accepted, dropped = rowstore.counts(version_id)
     cut = split_at(accepted, stored(version.options).valid_fraction)
-    notes = [note for note, holds in ((NO_VALIDATION, accepted == 1), (PROMPTS_ONLY, template.prompts_only)) if holds]
+    prompts_only = template.prompts_only(version.inputs)
+    notes = [note for note, holds in ((NO_VALIDATION, accepted == 1), (PROMPTS_ONLY, prompts_only)) if holds]
     target = stored(version.options).rows
     if target is not None and accepted < target:
         notes.append(f"{target} rows were asked for; {accepted} are distinct and acceptable.")
@@ -47,7 +48,7 @@ def publish(version_id: int, ctx: JobContext, seconds: float) -> DatasetVersion:
         "valid": accepted - cut,
         "dropped": dict(dropped.most_common()),
     }
-    version.counts, version.notes, version.trainable = counts, notes, not template.prompts_only
+    version.counts, version.notes, version.trainable = counts, notes, not prompts_only
     version.report = {**version.report, **quality.report(version_id, ctx.job_id, seconds)}
     train_ids: list[int] = []
     valid_ids: list[int] = []

@@ -46,7 +46,8 @@ def _value(field: Field, raw: Any) -> Any:
             raise Refusal(400, "missing_field", f"{field.name} is required: {field.label.lower()}", param=where)
         if field.type == "json":
             return json.loads(str(field.default)) if field.default else None
-        return field.default if field.default is not None else (0 if field.type == "number" else "")
+        fallback = field.missing if field.missing is not None and raw is None else field.default
+        return fallback if fallback is not None else (0 if field.type == "number" else "")
     if field.type == "number":
         return _number(field, raw, where)
     if field.type == "json":

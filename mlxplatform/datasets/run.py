@@ -24,7 +24,7 @@ from mlxplatform.datasets.models import DatasetVersion
 from mlxplatform.datasets.options import Options, stored
 from mlxplatform.datasets.rowstore import Made, SourceDone
 from mlxplatform.datasets.settle import settle
-from mlxplatform.datasets.templates.base import CallFailed, Draft, Drop, Source, Template
+from mlxplatform.datasets.templates.base import PROJECT, CallFailed, Draft, Drop, Source, SourceError, Template
 from mlxplatform.datasets.templates.registry import TEMPLATES
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.placement import find_place
@@ -68,7 +68,7 @@ class DatasetRun:
         self.sql = sql
         self.version = version
         self.template: Template = TEMPLATES[ctx.config["template"]]
-        self.inputs: dict[str, Any] = version.inputs
+        self.inputs: dict[str, Any] = {**version.inputs, PROJECT: ctx.project}
         self.options: Options = stored(version.options)
         self.voice = Voice("", self.options.seed)
         self.pool: RowPool | None = None
@@ -140,7 +140,10 @@ class DatasetRun:
 
     async def _round(self, round_: int) -> None:
         """Every source of the template once, a window of them at a time."""
-        sources = await asyncio.to_thread(self._sources, round_)
+        try:
+            sources = await self.sql(self._sources, round_)
+        except SourceError as error:
+            raise JobFailed(error.code, error.message) from None
         total = len(sources)
         running: set[asyncio.Task[SourceDone]] = set()
         try:
@@ -216,7 +219,7 @@ class DatasetRun:
             return Made(None, draft.reason, draft.detail)
         row = dict(draft.content)
         chars = rowtext.length(row)
-        field, problem = shape.problem(row, answers=not self.template.prompts_only)
+        field, problem = shape.problem(row, check=self.template.check)
         if problem:
             return Made(row, "shape", f"{field} {problem}", chars)
         verdict = judge_row(row, self.options.filters, self.template)

@@ -21,18 +21,19 @@ def format_of(row: Mapping[str, Any]) -> str:
     return next((name for name, keys in FORMATS.items() if all(key in row for key in keys)), "")
 
 
-def problem(row: Any, *, answers: bool = True) -> tuple[str, str]:
+def problem(row: Any, *, check: str = "full") -> tuple[str, str]:
     """(field, sentence) for the first thing wrong with a row, or ("", "").
 
-    ``answers`` False allows empty assistants (rows that are prompts only).
+    ``check`` "answers_optional" allows empty answers, "types" also any order of turns.
     """
+    answers = check == "full"
     if not isinstance(row, dict):
         return "row", f"expected an object, got {type(row).__name__}"
     name = format_of(row)
     if not name:
         return "row", f"keys {', '.join(sorted(map(str, row))[:8]) or '(none)'} are no known format; known: {known_formats()}"
     if name == "messages":
-        return _messages(row["messages"], answers)
+        return _messages(row["messages"], check)
     for key in FORMATS[name]:
         value = row[key]
         if not isinstance(value, str) and not (name == "dpo" and isinstance(value, list)):
@@ -46,7 +47,7 @@ def known_formats() -> str:
     return "; ".join(" + ".join(keys) for keys in FORMATS.values())
 
 
-def _messages(messages: Any, answers: bool) -> tuple[str, str]:
+def _messages(messages: Any, check: str) -> tuple[str, str]:
     if not isinstance(messages, list) or not messages:
         return "messages", "must be a list with at least one message"
     for index, message in enumerate(messages):
@@ -63,7 +64,7 @@ def _messages(messages: Any, answers: bool) -> tuple[str, str]:
         weight = message.get("weight")
         if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
             return f"{field}.weight", f"must be 0 or 1, got {str(weight)[:40]}"
-    return _order(messages, answers)
+    return ("", "") if check == "types" else _order(messages, check == "full")
 
 
 def _order(messages: list[dict[str, Any]], answers: bool) -> tuple[str, str]:

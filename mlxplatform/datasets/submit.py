@@ -15,7 +15,7 @@ from mlxplatform.datasets import inputs as input_fields
 from mlxplatform.datasets import options as run_options
 from mlxplatform.datasets.inputs import bad
 from mlxplatform.datasets.models import Dataset, DatasetVersion
-from mlxplatform.datasets.templates.base import Template
+from mlxplatform.datasets.templates.base import Template, final_format
 from mlxplatform.datasets.templates.registry import TEMPLATES
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs import service
@@ -79,13 +79,16 @@ def check(body: dict[str, Any], project: str) -> Order:
     given = body.get("inputs")
     if base is not None and given is None:
         given = base.inputs
+    checked = input_fields.coerce(template, given)
+    if template.check_inputs:
+        template.check_inputs(checked, project)
     options = run_options.parse(template, body)
     ancestors = _ancestors(body, base, project)
     if base is not None and "seed" not in body:
         options = msgspec.structs.replace(options, seed=run_options.stored(base.options).seed)
     return Order(
         template=template,
-        inputs=input_fields.coerce(template, given),
+        inputs=checked,
         options=msgspec.structs.replace(options, ancestors=ancestors),
         name=_text(body, "name", 200) or template.label,
         description=_text(body, "description", 10_000),
@@ -201,10 +204,10 @@ def _new_version(dataset: Dataset, number: int, order: Order, job: Job) -> Datas
         number=number,
         job=job.id,
         parent=order.base,
-        output_format=order.template.output_format,
+        output_format=final_format(order.template, order.inputs),
         inputs=dict(order.inputs),
         options=run_options.dump(order.options),
-        trainable=not order.template.prompts_only,
+        trainable=not order.template.prompts_only(order.inputs),
     )
 
 

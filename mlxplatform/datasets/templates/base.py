@@ -36,6 +36,8 @@ class Field:
     choices: tuple[str, ...] = ()
     #: Older names this field is also accepted under.
     aliases: tuple[str, ...] = ()
+    #: What an order that does not name the field means, where that differs from the form's default.
+    missing: str | int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,22 @@ class Drop:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model said. ``text`` is without its reasoning."""
+    """What the model said. ``text`` is without its reasoning, ``raw`` is all it wrote."""
 
     text: str
+    raw: str = ""
     reasoning: str = ""
     tool_calls: Sequence[ToolCall] = ()
     finish_reason: str = "stop"
+
+
+class SourceError(Exception):
+    """The sources cannot be read at all; the run fails with this sentence."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
 
 
 class CallFailed(Exception):
@@ -84,6 +96,9 @@ class CallFailed(Exception):
 class Ask(Protocol):
     """One call of the model within a source; ``step`` is unique within the source."""
 
+    @property
+    def model(self) -> str: ...
+
     async def __call__(
         self,
         step: str,
@@ -94,11 +109,24 @@ class Ask(Protocol):
         tools: Sequence[Tool] = (),
         constraint: Constraint | None = None,
         prompt: str | None = None,
+        stop: Sequence[str] = (),
     ) -> Answer: ...
 
 
 Inputs = Mapping[str, Any]
 Made = Iterable[Draft | Drop]
+
+
+#: Key of the inputs under which a run adds its project, for templates that read other things of the platform.
+PROJECT = "@project"
+
+
+def never(inputs: Inputs) -> bool:
+    return False
+
+
+def always(inputs: Inputs) -> bool:
+    return True
 
 
 @dataclass(frozen=True)
@@ -115,7 +143,13 @@ class Template:
     needs_llm: bool = False
     repeatable: bool = False
     #: Rows are prompts without answers: not to be trained on as they are.
-    prompts_only: bool = False
+    prompts_only: Callable[[Inputs], bool] = never
+    #: How strictly a row's shape is checked: "full", "answers_optional", or "types" only.
+    check: Literal["full", "answers_optional", "types"] = "full"
+    #: The format when it depends on the inputs.
+    format_for: Callable[[Inputs], str] | None = None
+    #: Further checks of an order, raising Refusal; given the inputs and the project.
+    check_inputs: Callable[[Inputs, str], None] | None = None
     #: A new row is dropped when its ROUGE-L with an accepted one reaches this; None: no such filter.
     pool_limit: float | None = None
     #: Texts that belong to the pool from the start (the seeds).
@@ -132,7 +166,6 @@ class Template:
             "output_format": self.output_format,
             "needs_llm": self.needs_llm,
             "repeatable": self.repeatable,
-            "prompts_only": self.prompts_only,
             "fields": [_describe_field(f) for f in self.fields],
         }
         reason = self.unavailable()
@@ -164,6 +197,10 @@ def paragraphs(text: str) -> list[str]:
             blocks.append("\n".join(current).strip())
             current = []
     return blocks
+
+
+def final_format(template: Template, inputs: Inputs) -> str:
+    return template.format_for(inputs) if template.format_for else template.output_format
 
 
 def user(text: str) -> Message:

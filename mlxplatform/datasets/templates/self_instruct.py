@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mlxplatform.datasets.templates.base import Ask, Draft, Drop, Field, Inputs, Source, Template, chat_row, lines, system, user
+from mlxplatform.datasets.templates.base import (
+    Ask,
+    Draft,
+    Drop,
+    Field,
+    Inputs,
+    Source,
+    Template,
+    always,
+    chat_row,
+    lines,
+    system,
+    user,
+)
 from mlxplatform.datasets.templates.parsing import string_list
 
 #: Tokens granted per instruction asked for, so that a long list is not cut.
@@ -49,7 +62,8 @@ TEMPLATE = Template(
     build=build,
     needs_llm=True,
     repeatable=True,
-    prompts_only=True,
+    prompts_only=always,
+    check="answers_optional",
     pool_limit=0.7,
     pool=lambda inputs: lines(inputs["seeds"]),
 )

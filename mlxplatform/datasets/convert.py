@@ -1,0 +1,269 @@
+"""House formats of training rows into ours and back. Pure; one row at a time.
+
+A form is recognised by its keys. Values are never turned into something they are not: an object where text is
+expected is an error of that row, naming the field.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Row = Mapping[str, Any]
+
+#: Who speaks, by the names house formats use. ``messages`` rows themselves must use ours.
+ROLES = {
+    "system": "system",
+    "user": "user",
+    "human": "user",
+    "prompter": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "bot": "assistant",
+    "chatgpt": "assistant",
+    "model": "assistant",
+    "tool": "tool",
+    "function": "tool",
+    "observation": "tool",
+}
+
+_CHATML = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>|\Z)", re.DOTALL)
+
+
+class BadRow(ValueError):
+    """A row that cannot be converted: the field and a sentence."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+        self.message = message
+
+
+@dataclass(frozen=True)
+class Form:
+    """A house format: keys that identify it, and how it becomes one of ours."""
+
+    name: str
+    keys: tuple[str, ...]
+    read: Callable[[Row], dict[str, Any]]
+
+
+def text(row: Row, key: str, *, optional: bool = False) -> str:
+    value = row.get(key)
+    if value is None and optional:
+        return ""
+    if not isinstance(value, str):
+        raise BadRow(key, f"must be text, got {kind(value)}")
+    return value
+
+
+def kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true/false"
+    if isinstance(value, int | float):
+        return "a number"
+    return {str: "text", list: "a list", dict: "an object"}.get(type(value), "something else")
+
+
+def _rest(row: Row, used: tuple[str, ...]) -> dict[str, Any]:
+    """Keys a conversion keeps beside the row's own: the ones trainers and people use."""
+    return {key: row[key] for key in ("tools", "parallel_tool_calls", "metadata") if key in row and key not in used}
+
+
+def _messages(row: Row) -> dict[str, Any]:
+    return {"messages": row["messages"], **_rest(row, ("messages",))}
+
+
+def _conversations(key: str, role_key: str, text_key: str) -> Callable[[Row], dict[str, Any]]:
+    def read(row: Row) -> dict[str, Any]:
+        turns = row[key]
+        if not isinstance(turns, list) or not turns:
+            raise BadRow(key, "must be a list with at least one turn")
+        messages = [{"role": "system", "content": text(row, "system")}] if row.get("system") else []
+        for index, turn in enumerate(turns):
+            where = f"{key}[{index}]"
+            if not isinstance(turn, dict):
+                raise BadRow(where, f"must be an object, got {kind(turn)}")
+            names = [name for name in (role_key, "role", "from") if name in turn]
+            texts = [name for name in (text_key, "content", "value") if name in turn]
+            if not names or not texts:
+                raise BadRow(where, f"needs {role_key} and {text_key}; it has {', '.join(map(str, turn)) or 'no keys'}")
+            role = ROLES.get(str(turn[names[0]]).casefold())
+            if role is None:
+                raise BadRow(f"{where}.{names[0]}", f"{str(turn[names[0]])[:40]!r} is no role; known: {', '.join(ROLES)}")
+            content = turn[texts[0]]
+            if not isinstance(content, str):
+                raise BadRow(f"{where}.{texts[0]}", f"must be text, got {kind(content)}")
+            messages.append({"role": role, "content": content})
+        return {"messages": messages, **_rest(row, (key,))}
+
+    return read
+
+
+def _alpaca(row: Row) -> dict[str, Any]:
+    instruction, given = text(row, "instruction"), text(row, "input", optional=True)
+    asked = f"{instruction}\n\n{given}" if given.strip() else instruction
+    messages = [{"role": "system", "content": text(row, "system")}] if row.get("system") else []
+    for place, pair in enumerate(row.get("history") or []):
+        if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):
+            raise BadRow(f"history[{place}]", "must be a list of two texts")
+        messages += [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
+    messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": text(row, "output")}]
+    return {"messages": messages, **_rest(row, ())}
+
+
+def _pair(first: str, second: str) -> Callable[[Row], dict[str, Any]]:
+    def read(row: Row) -> dict[str, Any]:
+        turns = [{"role": "user", "content": text(row, first)}, {"role": "assistant", "content": text(row, second)}]
+        return {"messages": turns, **_rest(row, ())}
+
+    return read
+
+
+def _preference(row: Row) -> dict[str, Any]:
+    asked = row["input"]
+    if not isinstance(asked, dict) or not isinstance(asked.get("messages"), list):
+        raise BadRow("input", "must be an object with messages")
+    return {"prompt": asked["messages"], "chosen": row["preferred_output"], "rejected": row["non_preferred_output"]}
+
+
+def _dpo(row: Row) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for key in ("prompt", "chosen", "rejected"):
+        value = row[key]
+        if isinstance(value, list):
+            value = _last_text(value, key)
+        if not isinstance(value, str):
+            raise BadRow(key, f"must be text or a list of messages, got {kind(value)}")
+        made[key] = value
+    return {**made, **_rest(row, ())}
+
+
+def _last_text(messages: list[Any], key: str) -> str:
+    """The text of a message list where a text belongs: its last turn's."""
+    last = messages[-1] if messages else None
+    content = last.get("content") if isinstance(last, dict) else None
+    if not isinstance(content, str):
+        raise BadRow(key, "must be text or a list of messages with text")
+    return content
+
+
+def _text(row: Row) -> dict[str, Any]:
+    return {"text": text(row, "text"), **_rest(row, ())}
+
+
+def _completion(row: Row) -> dict[str, Any]:
+    return {"prompt": text(row, "prompt"), "completion": text(row, "completion"), **_rest(row, ())}
+
+
+#: In order: the first whose keys are all there names the row.
+FORMS: tuple[Form, ...] = (
+    Form("messages", ("messages",), _messages),
+    Form("sharegpt", ("conversations",), _conversations("conversations", "from", "value")),
+    Form("sharegpt", ("conversation",), _conversations("conversation", "from", "value")),
+    Form("chat_rounds", ("chat_rounds",), _conversations("chat_rounds", "role", "content")),
+    Form("preference", ("input", "preferred_output", "non_preferred_output"), _preference),
+    Form("dpo", ("prompt", "chosen", "rejected"), _dpo),
+    Form("prompt_completion", ("prompt", "completion"), _completion),
+    Form("alpaca", ("instruction", "output"), _alpaca),
+    Form("question_answer", ("question", "answer"), _pair("question", "answer")),
+    Form("input_output", ("input", "output"), _pair("input", "output")),
+    Form("prompt_response", ("prompt", "response"), _pair("prompt", "response")),
+    Form("text", ("text",), _text),
+)
+
+#: The format each form becomes.
+BECOMES = {"dpo": "dpo", "preference": "dpo", "prompt_completion": "prompt_completion", "text": "text"}
+
+
+def form_of(row: Row) -> Form | None:
+    return next((form for form in FORMS if all(key in row for key in form.keys)), None)
+
+
+def read(row: Row) -> tuple[str, dict[str, Any]]:
+    """(form's name, the row in our format).
+
+    Raises:
+        BadRow: no known form, or a value of the wrong type.
+    """
+    form = form_of(row)
+    if form is None:
+        seen = ", ".join(list(map(str, row))[:12]) or "none"
+        known = "; ".join(" + ".join(form.keys) for form in FORMS)
+        raise BadRow("row", f"the keys ({seen}) are no known form; known are: {known}")
+    return form.name, form.read(row)
+
+
+def to_messages(row: Row) -> dict[str, Any] | None:
+    """A row of ours as a conversation, or None for what is none (plain text that is no ChatML)."""
+    if "messages" in row:
+        return dict(row)
+    if "chosen" in row and isinstance(row.get("prompt"), str):
+        return {"messages": [{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row["chosen"]}]}
+    if "completion" in row:
+        return {"messages": [{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row["completion"]}]}
+    if isinstance(row.get("text"), str):
+        turns = [{"role": role, "content": content} for role, content in _CHATML.findall(row["text"]) if role in ROLES]
+        return {"messages": turns} if turns else None
+    return None
+
+
+def to_format(row: Row, wanted: str) -> dict[str, Any] | None:
+    """A row of ours in another format, or None when it has no equivalent there."""
+    if wanted in ("jsonl", "native"):
+        return dict(row)
+    if wanted == "dpo":
+        return dict(row) if "chosen" in row else None
+    if wanted == "text" and "text" in row:
+        return dict(row)
+    chat = to_messages(row)
+    if chat is None:
+        return None
+    if wanted == "messages":
+        return chat
+    return _WRITERS[wanted](chat["messages"])
+
+
+def _plain(message: Row) -> str:
+    return message.get("content") or ""
+
+
+def _write_pair(messages: list[dict[str, Any]], asked: str, answered: str) -> dict[str, Any] | None:
+    last = next((place for place in range(len(messages) - 1, -1, -1) if messages[place]["role"] == "assistant"), None)
+    if last is None:
+        return None
+    before = [message for message in messages[:last] if message["role"] != "system"]
+    return {asked: "\n\n".join(_plain(message) for message in before), answered: _plain(messages[last])}
+
+
+def _write_alpaca(messages: list[dict[str, Any]]) -> dict[str, Any] | None:
+    pair = _write_pair(messages, "instruction", "output")
+    if pair is None:
+        return None
+    system = next((_plain(message) for message in messages if message["role"] == "system"), "")
+    return {"instruction": pair["instruction"], "input": "", "output": pair["output"], **({"system": system} if system else {})}
+
+
+def _write_sharegpt(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    names = {"user": "human", "assistant": "gpt", "system": "system", "tool": "observation"}
+    return {"conversations": [{"from": names[message["role"]], "value": _plain(message)} for message in messages]}
+
+
+def _write_chatml(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"text": "".join(f"<|im_start|>{message['role']}\n{_plain(message)}<|im_end|>\n" for message in messages)}
+
+
+_WRITERS: dict[str, Callable[[list[dict[str, Any]]], dict[str, Any] | None]] = {
+    "alpaca": _write_alpaca,
+    "sharegpt": _write_sharegpt,
+    "chatml": _write_chatml,
+    "prompt_completion": lambda messages: _write_pair(messages, "prompt", "completion"),
+    "text": _write_chatml,
+}
+
+#: Formats rows can be exported in.
+EXPORTS = ("jsonl", "messages", "prompt_completion", "alpaca", "sharegpt", "chatml", "dpo", "text", "csv", "parquet")

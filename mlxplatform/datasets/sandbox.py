@@ -1,0 +1,184 @@
+"""Running model-written Python where it can do no harm, or not at all.
+
+Three kinds of sandbox, in order of preference: a container of a pinned image that is already present (never
+pulled), bubblewrap, and macOS's sandbox-exec. Each gives no network, no writable files, a fresh environment, and
+bounds on time, memory, processes and output. There is no way to run code on the host itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import structlog
+from django.conf import settings
+
+log = structlog.get_logger(__name__)
+
+#: Bounds of one run.
+RUN_SECONDS, CONTAINER_SECONDS = 15, 20
+MEMORY_MB, PROCESSES, OUTPUT_BYTES = 256, 64, 64 * 1024
+NOBODY = "65534:65534"
+
+Outcome = Literal["verified", "failed", "unverified"]
+
+UNAVAILABLE = (
+    "This template runs code written by a model, which needs a sandbox: bubblewrap, macOS sandbox-exec, or a container "
+    "image that is present and pinned by digest in MLXPLATFORM_SANDBOX_IMAGE. None is available here."
+)
+
+_MACOS_PROFILE = """(version 1)(deny default)(allow process-exec process-fork)(allow file-read*)(allow sysctl-read)
+(allow mach-lookup (global-name "com.apple.system.logger"))(deny network*)(deny file-write*)"""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``failed``: it ran and its exit status was not 0. ``unverified``: ``reason`` says why nothing can be said."""
+
+    outcome: Outcome
+    reason: str = ""
+    error: str = ""
+
+
+def why_unavailable() -> str | None:
+    return None if _runner() else UNAVAILABLE
+
+
+@lru_cache(maxsize=1)
+def _runner() -> str:
+    """The kind of sandbox this machine has and that really works, or ""."""
+    image = settings.ENV.sandbox_image
+    if image and "@sha256:" in image and _container_tool() and _quiet([_container_tool(), "image", "inspect", image]):
+        return "container"
+    if shutil.which("bwrap") and _quiet([*_bubblewrap(), sys.executable, "-I", "-c", "pass"]):
+        return "bubblewrap"
+    if (
+        sys.platform == "darwin"
+        and shutil.which("sandbox-exec")
+        and _quiet(["sandbox-exec", "-p", _MACOS_PROFILE, "/usr/bin/true"])
+    ):
+        return "sandbox-exec"
+    return ""
+
+
+def _container_tool() -> str:
+    return shutil.which("docker") or shutil.which("podman") or ""
+
+
+def _quiet(command: list[str]) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, timeout=10, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def _bubblewrap() -> list[str]:
+    """A new namespace of everything, read-only system folders, nothing of the user's."""
+    folders = [path for path in ("/usr", "/bin", "/lib", "/lib64", "/etc/alternatives", sys.base_prefix) if Path(path).is_dir()]
+    binds = [part for path in dict.fromkeys(folders) for part in ("--ro-bind", path, path)]
+    return ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL", *binds,
+            "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--chdir", "/tmp"]  # noqa: S108 - inside the sandbox  # fmt: skip
+
+
+def _container(name: str) -> list[str]:
+    return [_container_tool(), "run", "--rm", "-i", "--name", name, "--pull", "never", "--network", "none", "--read-only",
+            "--user", NOBODY, "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--memory", f"{MEMORY_MB}m",
+            "--memory-swap", f"{MEMORY_MB}m", "--pids-limit", str(PROCESSES), "--cpus", "1",
+            settings.ENV.sandbox_image]  # fmt: skip
+
+
+#: A program that bounds itself and then becomes the sandbox: limits set between fork and exec of a process with
+#: threads could deadlock.
+_LIMITER = f"""
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_CPU, ({RUN_SECONDS}, {RUN_SECONDS}))
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+if sys.platform != "darwin":
+    resource.setrlimit(resource.RLIMIT_AS, ({MEMORY_MB * 4} * 1048576,) * 2)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+def _limited(command: list[str]) -> list[str]:
+    return [sys.executable, "-I", "-c", _LIMITER, *command]
+
+
+async def verify(code: str) -> Verdict:
+    """Run the code on standard input of a sandboxed interpreter."""
+    kind = _runner()
+    name = f"mlxp-verify-{secrets.token_hex(6)}"
+    if kind == "container":
+        command = [*_container(name), "python3", "-I", "-"]
+    elif kind == "bubblewrap":
+        command = _limited([*_bubblewrap(), sys.executable, "-I", "-"])
+    elif kind == "sandbox-exec":
+        command = _limited(["sandbox-exec", "-p", _MACOS_PROFILE, sys.executable, "-I", "-"])
+    else:
+        return Verdict("unverified", "no-sandbox")
+    verdict = await _run(command, code.encode("utf-8", "replace"))
+    if kind == "container" and not await asyncio.to_thread(_removed, name):
+        return Verdict("unverified", "cleanup-uncertain", verdict.error)
+    return verdict
+
+
+async def _run(command: list[str], source: bytes) -> Verdict:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+            env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LANG": "C.UTF-8"},
+        )
+    except OSError as error:
+        return Verdict("unverified", "sandbox-error", str(error.strerror))
+    assert process.stdin and process.stdout
+    try:
+        async with asyncio.timeout(CONTAINER_SECONDS):
+            try:
+                process.stdin.write(source)
+                await process.stdin.drain()
+                process.stdin.close()
+            except (BrokenPipeError, ConnectionResetError):
+                log.debug("sandbox.closed_early")
+            output = await process.stdout.read(OUTPUT_BYTES + 1)
+            while len(output) <= OUTPUT_BYTES and (more := await process.stdout.read(OUTPUT_BYTES)):
+                output += more
+            if len(output) > OUTPUT_BYTES:
+                return Verdict("unverified", "output-overflow")
+            status = await process.wait()
+    except TimeoutError:
+        return Verdict("unverified", "timeout")
+    finally:
+        await _end(process)
+    text = output.decode(errors="replace").strip()
+    if status == 0:
+        return Verdict("verified")
+    if status in (-9, 137):
+        return Verdict("unverified", "oom", text[-400:])
+    return Verdict("failed", f"exit {status}", text[-400:])
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        try:
+            os.killpg(process.pid, 9)
+        except ProcessLookupError:
+            return
+        await process.wait()
+
+
+def _removed(name: str) -> bool:
+    """Whether the container is really gone."""
+    _quiet([_container_tool(), "rm", "-f", name])
+    return not _quiet([_container_tool(), "container", "inspect", name])

@@ -1,0 +1,83 @@
+"""A subject split into topics and subtopics by the model; questions and answers about every leaf."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mlxplatform.datasets.templates.base import Ask, Draft, Drop, Field, Inputs, Source, Template, chat_row, lines, system, user
+from mlxplatform.datasets.templates.parsing import string_list
+
+LIST_TOKENS, ANSWER_TOKENS = 512, 600
+
+
+def sources(inputs: Inputs) -> Iterator[Source | Drop]:
+    for number, topic in enumerate(lines(inputs["topics"]), 1):
+        yield Source(str(number), topic)
+
+
+async def split(ask: Ask, step: str, path: list[str], count: int) -> list[str]:
+    answer = await ask(
+        step,
+        [
+            system("You lay out a subject for teaching."),
+            user(f"Subject: {' > '.join(path)}\n\nName {count} different subtopics as a JSON array of short strings."),
+        ],
+        max_tokens=LIST_TOKENS,
+    )
+    return list(dict.fromkeys(string_list(answer.text)))[:count]
+
+
+async def leaves(ask: Ask, inputs: Inputs, root: str) -> list[list[str]]:
+    """Paths from the root to the leaves; a topic that cannot be split is a leaf itself."""
+    level = [[root]]
+    for depth in range(inputs["depth"]):
+        below: list[list[str]] = []
+        for number, path in enumerate(level):
+            parts = await split(ask, f"split{depth}.{number}", path, inputs["branches"])
+            below += [[*path, part] for part in parts] or [path]
+        level = below
+    return level
+
+
+async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
+    made: list[Draft | Drop] = []
+    for number, path in enumerate(await leaves(ask, inputs, source.data)):
+        asked = await ask(
+            f"ask{number}",
+            [
+                system("You write questions a learner would ask."),
+                user(
+                    f"Topic: {' > '.join(path)}\n\nWrite {inputs['questions_per_leaf']} questions about exactly this, "
+                    "as a JSON array of strings."
+                ),
+            ],
+            max_tokens=LIST_TOKENS,
+        )
+        questions = string_list(asked.text)[: inputs["questions_per_leaf"]]
+        if not questions:
+            made.append(Drop("no_list", " > ".join(path)))
+        for index, question in enumerate(questions):
+            answer = await ask(f"answer{number}.{index}", [user(question)], max_tokens=ANSWER_TOKENS)
+            if answer.text:
+                made.append(chat_row(("user", question), ("assistant", answer.text), metadata={"topic": path}))
+            else:
+                made.append(Drop("empty_answer", question[:120]))
+    return made
+
+
+TEMPLATE = Template(
+    id="topic_tree",
+    label="Topic tree",
+    description="Splits subjects into subtopics, level by level, and covers every leaf with questions and answers.",
+    output_format="messages",
+    fields=(
+        Field("topics", "textarea", "Subjects, one a line", required=True),
+        Field("depth", "number", "Levels below a subject", default=2, minimum=1, maximum=4),
+        Field("branches", "number", "Subtopics of each topic", default=3, minimum=1, maximum=10),
+        Field("questions_per_leaf", "number", "Questions per leaf", default=2, minimum=1, maximum=20),
+    ),
+    sources=sources,
+    build=build,
+    needs_llm=True,
+    repeatable=True,
+)

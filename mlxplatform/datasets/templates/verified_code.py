@@ -1,0 +1,58 @@
+"""Code whose own assertions hold when run in a sandbox. Without a sandbox the template does not run at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mlxplatform.datasets import sandbox
+from mlxplatform.datasets.templates.base import Ask, Draft, Drop, Field, Inputs, Source, Template, chat_row, lines, system, user
+from mlxplatform.datasets.templates.parsing import fenced_code
+
+TOKENS, TEMPERATURE, MIN_CHARS = 1200, 0.2, 10
+#: Characters of an error that are kept.
+ERROR_CHARS = 400
+
+
+def sources(inputs: Inputs) -> Iterator[Source | Drop]:
+    for number, spec in enumerate(lines(inputs["specs"]), 1):
+        yield Source(str(number), spec)
+
+
+async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
+    language = inputs["language"]
+    said = await ask(
+        "code",
+        [
+            system(f"You write correct, self-contained {language}."),
+            user(f"{source.data}\n\nWrite the function and three assert statements that test it, in one fenced code block."),
+        ],
+        max_tokens=TOKENS,
+        temperature=TEMPERATURE,
+    )
+    found = fenced_code(said.raw)
+    code = (found[1] if found else said.text).strip()
+    if len(code) < MIN_CHARS:
+        return [Drop("no_code", said.text[:120])]
+    verdict = await sandbox.verify(code)
+    if verdict.outcome != "verified" and not (verdict.outcome == "unverified" and inputs["keep_unverified"] == "yes"):
+        return [Drop(f"code_{verdict.outcome}", f"{verdict.reason} {verdict.error}".strip()[:ERROR_CHARS])]
+    metadata = {"verified": verdict.outcome == "verified", "language": language, "verify_error": verdict.error[:ERROR_CHARS]}
+    return [chat_row(("user", source.data), ("assistant", f"```{language}\n{code}\n```"), metadata=metadata)]
+
+
+TEMPLATE = Template(
+    id="verified_code",
+    label="Verified code",
+    description="Asks for a function with assertions, runs it in a sandbox and keeps what passes.",
+    output_format="messages",
+    fields=(
+        Field("specs", "textarea", "What to write, one specification a line", required=True),
+        Field("language", "select", "Language", default="python", choices=("python",)),
+        Field("keep_unverified", "select", "Keep rows the sandbox could not decide", default="no", choices=("no", "yes")),
+    ),
+    sources=sources,
+    build=build,
+    needs_llm=True,
+    repeatable=True,
+    unavailable=sandbox.why_unavailable,
+)
