@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -105,12 +106,8 @@ def chromium() -> str:
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if path := shutil.which(name):
             return path
-    answer = subprocess.run(
-        ["python", "-c", "from playwright.sync_api import sync_playwright as p\nwith p() as x: print(x.chromium.executable_path)"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    code = "from playwright.sync_api import sync_playwright as p\nwith p() as x: print(x.chromium.executable_path)"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     path = answer.stdout.strip()
     if not path or not Path(path).exists():
         pytest.fail("No Chromium found; run: make chromium")

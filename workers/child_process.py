@@ -93,9 +93,8 @@ class Child:
                 raise Misconfigured(f"{self.name} cannot run as configured; its last lines above say why.")
             self._failures = 0 if time.monotonic() - started > STABLE_AFTER else self._failures + 1
             pause = BACK_OFF[min(self._failures, len(BACK_OFF)) - 1] if self._failures else BACK_OFF[0]
-            self._output.line(
-                "supervisor", f"{self.name} (pid {child.pid}) {cause(status)}; starting it again in {pause} s, see logs/{self.name}.log"
-            )
+            again = f"starting it again in {pause} s, see logs/{self.name}.log"
+            self._output.line("supervisor", f"{self.name} (pid {child.pid}) {cause(status)}; {again}")
             try:
                 await asyncio.wait_for(self._wake.wait(), pause)
             except TimeoutError:

@@ -21,6 +21,10 @@ from typing import IO
 LEFTOVER_GRACE = 4.0
 
 
+def _reason(error: OSError) -> str:
+    return (error.strerror or "unknown reason").lower()
+
+
 class CannotStart(Exception):
     """Why the platform does not start, in one sentence for a person."""
 
@@ -35,7 +39,7 @@ def take_lock(home: Path) -> IO[str]:
         home.mkdir(parents=True, exist_ok=True)
         lock = open(home / "lock", "a+")
     except OSError as error:
-        raise CannotStart(f"the data directory {home} cannot be written: {(error.strerror or 'unknown reason').lower()}.") from None
+        raise CannotStart(f"the data directory {home} cannot be written: {_reason(error)}.") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -52,7 +56,7 @@ def take_lock(home: Path) -> IO[str]:
         lock.flush()
     except OSError as error:
         lock.close()
-        raise CannotStart(f"nothing can be written to {home}: {(error.strerror or 'unknown reason').lower()}.") from None
+        raise CannotStart(f"nothing can be written to {home}: {_reason(error)}.") from None
     return lock
 
 

@@ -61,7 +61,9 @@ class Output:
 
     def _file(self, name: str) -> logging.Logger:
         if name not in self._files:
-            logger = logging.Logger(name)
+            logger = logging.getLogger(f"output.{name}")
+            logger.propagate = False
+            logger.setLevel(logging.INFO)
             handler = _QuietRotation(
                 self._folder / f"{name}.log", maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8", delay=True
             )

@@ -20,6 +20,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from mlxplatform import environment, paths
 from workers import broker_process, procfile, ready
@@ -191,7 +192,8 @@ class Supervisor:
             self._children[name].stop()
         running = asyncio.gather(*(self._tasks[name] for name in names), return_exceptions=True)
         hurry = asyncio.create_task(self._hurry.wait())
-        await asyncio.wait({running, hurry}, timeout=STOP_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+        both: set[asyncio.Future[Any]] = {running, hurry}
+        await asyncio.wait(both, timeout=STOP_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
             for name in names:
                 if self._children[name].pid is not None:

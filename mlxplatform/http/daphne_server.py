@@ -122,7 +122,7 @@ class Request(WebRequest):
             # A cut connection is the only honest end: a closed chunked body would look like a finished answer.
             transport = self.channel.transport
             transport.loseConnection()
-            reactor.callLater(CLOSE_TIMEOUT, transport.abortConnection)  # type: ignore[attr-defined]
+            reactor.callLater(CLOSE_TIMEOUT, transport.abortConnection)
         else:
             self._refuse(INTERNAL)
 
@@ -150,7 +150,9 @@ def _end_with_bad_request(channel: http.HTTPChannel, *_line: bytes) -> None:
     path = getattr(channel, "_path", b"/").decode("ascii", "replace")
     refusal = Refusal(400, "bad_request", "The request could not be understood as HTTP.")
     body = to_json(error_body(dialect_of(path), refusal))
-    head = f"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    head = (
+        f"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
     channel.transport.write(head.encode() + body)
     channel.loseConnection()
 
@@ -292,4 +294,4 @@ class _Send:
 
 def stop() -> None:
     """End the running server from any thread."""
-    reactor.callFromThread(reactor.stop)  # type: ignore[attr-defined]
+    reactor.callFromThread(reactor.stop)

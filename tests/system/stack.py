@@ -152,7 +152,8 @@ class Stack:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-                raise AssertionError(f"the platform did not end within {STOP_TIMEOUT:.0f} s:\n{self.terminal()[-4000:]}") from None
+                said = self.terminal()[-4000:]
+                raise AssertionError(f"the platform did not end within {STOP_TIMEOUT:.0f} s:\n{said}") from None
         return self._process.returncode
 
     def __enter__(self) -> Stack:
@@ -241,7 +242,10 @@ class Stack:
 
     def admin_password(self) -> str:
         """A known password for the admin user (the one-time password was only printed)."""
-        code = "from django.contrib.auth import get_user_model as m; u = m().objects.get(username='admin'); u.set_password('pw'); u.save()"
+        code = (
+            "from django.contrib.auth import get_user_model as m\n"
+            "u = m().objects.get(username='admin'); u.set_password('pw'); u.save()"
+        )
         done = self.manage("shell", "-c", code)
         assert done.returncode == 0, done.stderr
         return "pw"
