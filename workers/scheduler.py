@@ -35,8 +35,14 @@ def chores() -> list[Chore]:
     from mlxplatform.files import service as files
     from mlxplatform.jobs.sweep import Sweeper
     from mlxplatform.rows import sweep as rows
+    from mlxplatform.schedules import service as schedules
 
-    return [Chore("jobs", 1.0, Sweeper().sweep), Chore("rows", 2.0, rows.sweep), Chore("files", 300.0, files.sweep)]
+    return [
+        Chore("jobs", 1.0, Sweeper().sweep),
+        Chore("rows", 2.0, rows.sweep),
+        Chore("files", 300.0, files.sweep),
+        Chore("schedules", 1.0, schedules.tick),
+    ]
 
 
 def run(work: list[Chore], stop: threading.Event) -> None:

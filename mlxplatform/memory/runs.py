@@ -30,9 +30,6 @@ from mlxplatform.memory.synthesis import Scope, Synthesis
 from mlxplatform.memory.vault import Wiki
 from mlxplatform.memory.wiki.signals import signals
 
-SYNTHESIS = "memory_synthesis"
-IMPORT = "memory_import"
-
 #: The stages between reading and committing, in order, with what people are told.
 STAGES: dict[str, tuple[Callable[[Synthesis], None], str]] = {
     segment.STAGE: (segment.run, "cutting conversations into passages"),

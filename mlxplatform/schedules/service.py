@@ -1,0 +1,117 @@
+"""Firing schedules: what the scheduler process does each second, and what a person may ask for."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import structlog
+from django.db import transaction
+from django.utils import timezone
+
+from mlxplatform.inference.contract import Refusal
+from mlxplatform.jobs.models import Job
+from mlxplatform.jobs.states import TERMINAL
+from mlxplatform.schedules import cron, starters
+from mlxplatform.schedules.models import FIRINGS_KEPT, Firing, Schedule
+
+log = structlog.get_logger(__name__)
+
+
+def tick(now: dt.datetime | None = None) -> int:
+    """Start the jobs of every schedule that is due; returns how many started. Any number of callers do no harm.
+
+    However many times were missed (sleep, downtime), a schedule fires at most once here: missed times are not
+    made up one by one. Its misfire policy says whether being late by more than its grace still counts.
+    """
+    now = now or timezone.now()
+    started = 0
+    for schedule in Schedule.objects.filter(paused=False, next_at__lte=now).order_by("next_at"):
+        try:
+            started += _fire_due(schedule, now)
+        except cron.BadSchedule as error:
+            # A time zone can vanish with an update of the machine; the schedule waits for its owner.
+            Schedule.objects.filter(pk=schedule.pk, next_at=schedule.next_at).update(paused=True, next_at=None)
+            log.error("schedule_unusable", schedule=schedule.id, reason=error.message)
+    return started
+
+
+def _fire_due(schedule: Schedule, now: dt.datetime) -> int:
+    due = schedule.next_at
+    assert due is not None
+    following = cron.next_time(schedule.cron, schedule.timezone, now)
+    # The newest time that has passed: with several missed ones it is the one a late run stands for.
+    late = (now - due).total_seconds()
+    with transaction.atomic():
+        taken = Schedule.objects.filter(pk=schedule.pk, next_at=due, paused=False).update(next_at=following, last_at=now)
+        if not taken:
+            return 0
+        if late > schedule.grace_seconds and schedule.misfire == "skip":
+            _record(schedule, due, now, "skipped", note=f"missed by {_spoken(late)}; the policy is to skip")
+            return 0
+        note = f"late by {_spoken(late)}" if late > schedule.grace_seconds else ""
+        return _start(schedule, due, now, note=note)
+
+
+def _start(schedule: Schedule, due: dt.datetime, now: dt.datetime, note: str = "", by: str = "") -> int:
+    """Submit the job and record it, in the caller's transaction."""
+    running = Job.objects.filter(pk=schedule.last_job).exclude(state__in=TERMINAL).values_list("state", flat=True).first()
+    if running:
+        _record(schedule, due, now, "skipped", note=f"the previous job is still {running}", by=by)
+        return 0
+    try:
+        with transaction.atomic():
+            by_whom = by or f"schedule:{schedule.id}"
+            job = starters.start(schedule.kind, schedule.config, schedule.project, by_whom, f"{schedule.id}:{due.isoformat()}")
+    except (Refusal, LookupError) as error:
+        reason = error.message if isinstance(error, Refusal) else f"there is no job of kind {schedule.kind} any more"
+        _record(schedule, due, now, "failed", note=reason, by=by)
+        log.error("schedule_failed", schedule=schedule.id, reason=reason)
+        return 0
+    Schedule.objects.filter(pk=schedule.pk).update(last_job=job.id)
+    _record(schedule, due, now, "started", job=job.id, note=note, by=by)
+    log.info("schedule_fired", schedule=schedule.id, kind=schedule.kind, job=job.id)
+    return 1
+
+
+def _record(
+    schedule: Schedule, due: dt.datetime, now: dt.datetime, outcome: str, *, job: str = "", note: str = "", by: str = ""
+) -> None:
+    Firing.objects.create(schedule=schedule, due_at=due, at=now, outcome=outcome, job=job, note=note[:300], by=by)
+    kept = schedule.firings.values_list("pk", flat=True)[:FIRINGS_KEPT]
+    schedule.firings.exclude(pk__in=list(kept)).delete()
+
+
+def _spoken(seconds: float) -> str:
+    minutes = int(seconds // 60)
+    if minutes < 1:
+        return f"{int(seconds)} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h"
+
+
+def run_now(schedule: Schedule, by: str) -> Firing:
+    """Start a schedule's job at once, paused or not; its regular times stay as they are.
+
+    Raises:
+        Refusal: its previous job has not ended, or the job was refused.
+    """
+    now = timezone.now()
+    with transaction.atomic():
+        schedule = Schedule.objects.select_for_update().get(pk=schedule.pk)
+        Schedule.objects.filter(pk=schedule.pk).update(last_at=now)
+        _start(schedule, now, now, note="started by hand", by=by)
+        firing = Firing.objects.get(schedule=schedule, due_at=now)
+    if firing.outcome == "started":
+        return firing
+    raise Refusal(
+        409 if firing.outcome == "skipped" else 400,
+        "schedule_busy" if firing.outcome == "skipped" else "job_refused",
+        firing.note,
+    )
+
+
+def set_paused(schedule: Schedule, paused: bool) -> Schedule:
+    """Pause or resume. Times that pass during a pause are not made up."""
+    schedule.paused = paused
+    schedule.plan()
+    schedule.save(update_fields=["paused", "next_at"])
+    return schedule
