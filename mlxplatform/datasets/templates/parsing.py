@@ -8,6 +8,8 @@ from typing import Any
 
 _BULLET = re.compile(r"^\s*(?:\d{1,3}\s*[.):]|[-*•‣])\s*(.+?)\s*$")
 _QUOTES = "\"'“”‘’`"
+#: Brackets with nothing but text between them, for lists whose quotes do not match.
+_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 _OPEN = {"[": "]", "{": "}"}
 
 
@@ -64,9 +66,9 @@ def string_list(text: str) -> list[str]:
         found = [item.strip() for item in map(_item_text, items) if item and item.strip()]
         if found:
             return found
-    spans = balanced_spans(text, "[")
-    if spans:
-        found = [part.strip().strip(_QUOTES).strip() for part in spans[0][1:-1].split(",")]
+    span = next(iter(balanced_spans(text, "[")), None) or next(iter(_BRACKETS.findall(text)), None)
+    if span:
+        found = [part.strip().strip(_QUOTES).strip() for part in span[1:-1].split(",")]
         return [part for part in found if part]
     return [m.group(1).strip(_QUOTES).strip() for m in map(_BULLET.match, text.split("\n")) if m]
 
