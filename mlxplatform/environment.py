@@ -7,6 +7,7 @@ Django's settings only copy values out of it. It imports nothing of ours.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,6 +153,30 @@ def read(environ: Mapping[str, str] = os.environ) -> Environment:
             raw = environ.get(setting.short, "")
         try:
             values[setting.name.lower()] = setting.parse(raw or setting.default)
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:  # RuntimeError: a home directory nobody has
             raise BadSetting(f"{PREFIX}{setting.name}={raw!r} cannot be used: {error}.") from None
     return Environment(values, environ.get("REDIS_URL", ""), environ.get("DATABASE_URL", ""))
+
+
+def markdown() -> str:
+    """The reference page of all settings."""
+    lines = [
+        "# Settings",
+        "",
+        "Settings are environment variables. A wrong value or an unknown `MLXPLATFORM_` name stops the start with one sentence.",
+        "This page is written by `python -m mlxplatform.environment`.",
+        "",
+        "| variable | default | meaning |",
+        "|---|---|---|",
+    ]
+    for setting in SETTINGS:
+        name = f"`{PREFIX}{setting.name}`" + (f", short `{setting.short}`" if setting.short else "")
+        default = f"`{setting.default}`" if setting.default else "empty"
+        lines.append(f"| {name} | {default} | {setting.doc} |")
+    lines += ["", "Two conventional names are read as well:", "", "| variable | meaning |", "|---|---|"]
+    lines += [f"| `{name}` | {doc} |" for name, doc in CONVENTIONAL.items()]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())
