@@ -213,6 +213,33 @@ def test_a_bare_json_call_only_counts_as_the_first_thing_said():
     assert run(other, spec)[:3] == (other, "", [])
 
 
+CHANNELS = ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"]
+
+
+def channel_tokenizer() -> Tokenizer:
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens([AddedToken(text, special=True) for text in CHANNELS])
+    return tokenizer
+
+
+def test_channels_are_told_apart():
+    tokenizer = channel_tokenizer()
+    ends = [tokenizer.token_to_id("<|call|>"), tokenizer.token_to_id("<|return|>")]
+    spec = TextSpec(channels=True, stop_ids=ends, tools=TOOLS, tool_format="harmony")
+    thought = "<|channel|>analysis<|message|>Hm, é.<|end|><|start|>assistant"
+    final = thought + "<|channel|>final<|message|>Yes.<|return|>"
+    assert run(final, spec, tokenizer=tokenizer) == ("Yes.", "Hm, é.", [], "stop", None)
+    call = thought + '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"days": 2}<|call|>'
+    assert run(call, spec, tokenizer=tokenizer) == ("", "Hm, é.", [("get_weather", {"days": 2})], "tool_calls", None)
+    told = "<|channel|>commentary<|message|>Let me look.<|end|><|start|>assistant" + call.partition("assistant")[2]
+    assert run(told, spec, tokenizer=tokenizer)[0] == "Let me look."
+    stopped = thought + "<|channel|>final<|message|>one two three"
+    assert run(stopped, TextSpec(channels=True, stop=["two"]), tokenizer=tokenizer)[0] == "one "
+    cut = thought + '<|channel|>commentary to=functions.get_weather<|message|>{"days": '
+    content, reasoning, calls, finished, _ = run(cut, spec, "length", tokenizer=tokenizer)
+    assert (reasoning, calls, finished) == ("Hm, é.", [], "length") and '{"days": ' in content
+
+
 def test_log_probabilities_travel_with_their_text_and_none_is_lost():
     layer = TextLayer(BYTES, TextSpec(stop=["zz"]))
     ids = BYTES.encode("a你z!").ids

@@ -45,7 +45,7 @@ class GrammarMask:
 
     def __call__(self, tokens: mx.array, logits: mx.array) -> mx.array:
         if not self._fresh:
-            self._consume(int(tokens[-1].item()))
+            self._consume(int(tokens[-1]))
         self._fresh = False
         if self._reasoning:
             return logits

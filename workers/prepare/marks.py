@@ -15,15 +15,9 @@ PAIRS: tuple[tuple[str, str], ...] = (
 )
 
 
-def writes_channels(model: TextModel) -> bool:
-    """Whether answers are harmony messages (gpt-oss), which have channels instead of marks."""
-    template = "\n".join(model.templates.values())
-    return "<|channel|>" in template and model.tokenizer.token_to_id("<|channel|>") is not None
-
-
 def reasoning_marks(model: TextModel) -> tuple[str, str] | None:
     """The pair this model uses, None for a model that does not reason in marks."""
-    if writes_channels(model):
+    if model.channels:
         return None
     template = "\n".join(model.templates.values())
     for start, end in PAIRS:

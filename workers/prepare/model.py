@@ -107,12 +107,18 @@ class TextModel:
         found.update(_ids(self._text_config.get("eos_token_id")))
         texts = [self.special.get("eos_token")]
         template = self.templates.get("default", "")
-        texts += [mark for mark in TURN_ENDS if mark in template]
+        texts += [mark for mark in TURN_ENDS if mark in template and not (mark == "<|end|>" and self.channels)]
         for text in texts:
             token = self.tokenizer.token_to_id(text) if text else None
             if token is not None:
                 found.add(token)
         return sorted(found)
+
+    @cached_property
+    def channels(self) -> bool:
+        """Whether answers are harmony messages (gpt-oss): ``<|end|>`` then ends a message, not the answer."""
+        written = "<|channel|>" in "\n".join(self.templates.values())
+        return written and self.tokenizer.token_to_id("<|channel|>") is not None
 
     @cached_property
     def added_tokens(self) -> dict[int, Any]:

@@ -25,6 +25,9 @@ LOADED_MODELS = 4
 #: A generation primer ("<|im_start|>assistant\n<think>\n") longer than this is a failed probe (tokens).
 LONGEST_PRIMER = 64
 
+#: Begins the message of a harmony answer that the user sees.
+_FINAL_HEADER = "<|channel|>final<|message|>"
+
 #: Reply the boundary probe appends; it only has to begin unlike any primer.
 _DUMMY_REPLY = "."
 
@@ -269,7 +272,6 @@ class Preparation:
                 grammar=grammar.compile_constraint(request, None),
                 logprobs=request.logprobs,
             )
-        channels = marks.writes_channels(model)
         pair = marks.reasoning_marks(model)
         # tool_choice "none" still knows the format: calls the model makes anyway are then withheld.
         tool_format = None
@@ -279,7 +281,12 @@ class Preparation:
         opened = marks.opens_in_reasoning(rendered.text, pair)
         compiled = grammar.compile_constraint(request, tool_format)
         grammar_from: Literal["start", "reasoning", "maybe_reasoning"] = "start"
-        if opened:
+        reasoning_ids = tuple(loaded.encoder.encode_plain(mark) for mark in pair) if pair else ([], [])
+        if model.channels and not resolve.forces_call(request):
+            # Whatever the model thinks and comments first, the constraint is about its final words. A forced
+            # call is bound from the start instead: its grammar begins with the header of the message.
+            grammar_from, reasoning_ids = "reasoning", ([], loaded.encoder.encode_plain(_FINAL_HEADER))
+        elif opened:
             grammar_from = "reasoning"
         elif pair and resolve.thinking(request) is not False:
             grammar_from = "maybe_reasoning"
@@ -293,8 +300,8 @@ class Preparation:
             constraint=request.constraint,
             logprobs=request.logprobs,
             withhold_calls=request.tool_choice == "none",
-            channels=channels,
+            channels=model.channels,
             grammar=compiled,
             grammar_from=grammar_from if compiled else "start",
-            reasoning_ids=tuple(loaded.encoder.encode_plain(mark) for mark in pair) if pair else ([], []),  # type: ignore[arg-type]
+            reasoning_ids=(reasoning_ids[0], reasoning_ids[1]),
         )

@@ -47,6 +47,13 @@ def thinking(request: InferenceRequest) -> bool | None:
     return None
 
 
+def forces_call(request: InferenceRequest) -> bool:
+    """Whether the answer has to be a tool call."""
+    if request.tool_choice not in ("auto", "none"):
+        return True
+    return request.constraint is not None and request.constraint.kind == "tool_call"
+
+
 def template_variables(request: InferenceRequest, source: str) -> dict[str, Any]:
     """What the template is told about thinking, plus the client's own template arguments."""
     variables = dict(request.template_kwargs)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -66,7 +66,7 @@ def _raise_exception(message: Any) -> None:
 
 
 def _strftime_now(pattern: str) -> str:
-    return datetime.now().strftime(pattern)
+    return time.strftime(pattern)
 
 
 @lru_cache(maxsize=1)
