@@ -1,0 +1,406 @@
+"""Task ``finetune``: an adapter, or a fully trained model, from rows; published whole, resumable to the step.
+
+Our own loop around mlx-lm's layers, because its trainer knows no stop, no resume of the optimizer and no
+best weights. Between two steps the supervisor's wishes are looked at; a checkpoint is written at every
+``steps_per_save``, at every pause, and before the end.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.optimizers as optim
+import numpy as np
+from mlx import nn
+
+from mlxplatform.library import publication
+from mlxplatform.training import rows
+from workers.trainer import adapters, checkpoint, examples, model_files, objectives, optimizing, report
+from workers.trainer.batches import Plan, padded
+from workers.trainer.control import Control, Stop
+from workers.trainer.examples import Collected
+from workers.trainer.report import Explained
+
+METRICS = "metrics.jsonl"
+RUN = "run.json"
+#: Multiplier that spreads the seeds of neighbouring steps.
+_SPREAD = 1_000_003
+
+
+def run(task: dict[str, Any], control: Control) -> dict[str, Any]:
+    """Train ``task["source"]`` on ``task["train"]`` and publish the result."""
+    report.stage("dataset", 0.0, "Reading the data.")
+    train, valid = _collect(task)
+    control.between_steps()
+    report.stage("load", 0.01, "Loading the model.")
+    model = _load(task)
+    config = _adapter_config(task, model)
+    mx.random.seed(task["seed"])
+    adapters.attach(model, config)
+    trainer = Trainer(task, control, model, train, valid)
+    outcome = trainer.train()
+    report.stage("publish", 0.99, "Publishing.")
+    return _publish(task, model, config, trainer, outcome)
+
+
+class Trainer:
+    """The loop and its figures. ``state`` is everything a checkpoint keeps besides tensors."""
+
+    def __init__(self, task: dict[str, Any], control: Control, model: nn.Module, train: Collected, valid: Collected):
+        self.task, self.control, self.model, self.train_rows, self.valid_rows = task, control, model, train, valid
+        self.folder = Path(task["work"])
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.plan = Plan([t.ids.size for t in train.chosen], task["batch_size"], task["seed"])
+        self.steps = task["iters"] or max(1, math.ceil(task["epochs"] * self.plan.steps_per_epoch))
+        self.accumulate = task["grad_accumulation_steps"]
+        self.optimizer = optimizing.build(task, math.ceil(self.steps / self.accumulate))
+        self.optimizer.init(model.trainable_parameters())
+        if task["grad_checkpoint"]:
+            adapters.checkpoint_activations(model)
+        self.objective = _objective(task)
+        self.state: dict[str, Any] = {
+            "step": 0,
+            "trained_tokens": 0,
+            "seconds": 0.0,
+            "window": _empty_window(),
+            "last_train": None,
+            "vals": [],
+            "best": None,
+            "since_best": 0,
+            "metrics_bytes": 0,
+        }
+        self._references: tuple[list[float], list[float]] | None = None
+
+    def train(self) -> str:
+        """Run to the last step, to early stopping or to a wish; answers which: done, early_stop or finish."""
+        found = checkpoint.latest(self.folder)
+        if found is not None:
+            self.state = checkpoint.load(found, self.model, self.optimizer)
+            report.stage("resumed", self._progress(), f"Going on from step {self.state['step']}.", step=self.state["step"])
+        self._open_metrics()
+        if self.task["method"] == "dpo":
+            self._references = self._reference_sums(self.train_rows), self._reference_sums(self.valid_rows)
+        step = self._step_function()
+        self.model.train()
+        pending = None
+        while self.state["step"] < self.steps:
+            try:
+                self.control.between_steps()
+            except Stop as stop:
+                if stop.op == "finish":
+                    return "finish"
+                if stop.op == "pause" and pending is None:
+                    self._save()
+                raise
+            if self.valid_rows.chosen and self.state["step"] == 0 and not self.state["vals"]:
+                self._validate()
+            began = time.perf_counter()
+            number = self.state["step"] + 1
+            # A pure function of the step: dropout of a resumed run equals that of an uninterrupted one.
+            mx.random.seed(self.task["seed"] * _SPREAD + number)
+            update = number % self.accumulate == 0 or number == self.steps
+            figures, pending, norm = step(self._batch(self.train_rows, self.plan.rows(number), 0), pending, update)
+            mx.eval(self._compiled_state, figures, pending, norm)
+            self._count(number, [float(f.item()) for f in figures], float(norm.item()), time.perf_counter() - began)
+            if number % self.task["steps_per_report"] == 0 or number == self.steps:
+                self._report()
+            if self.valid_rows.chosen and (number % self.task["steps_per_eval"] == 0 or number == self.steps):
+                self._validate()
+            if pending is None and number % self.task["steps_per_save"] == 0 and number < self.steps:
+                self._save()
+            patience = self.task["early_stop_patience"]
+            if patience and self.state["since_best"] >= patience:
+                report.emit("log", line=f"Validation did not improve {patience} times in a row: stopped at step {number}.")
+                return "early_stop"
+        return "done"
+
+    # -- one step ------------------------------------------------------------------------------------------
+
+    def _step_function(self) -> Any:
+        value_and_grad = nn.value_and_grad(self.model, self.objective)
+        clip, accumulate = self.task["grad_clip_norm"], self.accumulate
+        self._compiled_state = [self.model.state, self.optimizer.state, mx.random.state]
+
+        @partial(mx.compile, inputs=self._compiled_state, outputs=self._compiled_state)
+        def step(batch: objectives.Batch, before: Any, update: bool) -> tuple[Any, Any, mx.array]:
+            figures, gradient = value_and_grad(self.model, *batch)
+            if before is not None:
+                gradient = _added(gradient, before)
+            if not update:
+                return figures, gradient, mx.array(0.0)
+            if accumulate > 1:
+                gradient = _scaled(gradient, 1 / accumulate)
+            norm = mx.array(0.0)
+            if clip:
+                gradient, norm = optim.clip_grad_norm(gradient, clip)
+            self.optimizer.update(self.model, gradient)
+            return figures, None, norm
+
+        return step
+
+    def _batch(self, data: Collected, numbers: list[int], which: int) -> objectives.Batch:
+        sequences = [data.chosen[n] for n in numbers] + [data.rejected[n] for n in numbers if data.rejected]
+        tokens, mask = padded(sequences, self.task["max_seq_length"])
+        batch: tuple[mx.array, ...] = (mx.array(tokens), mx.array(mask))
+        if self._references is not None:
+            sums, half = self._references[which], len(data.chosen)
+            batch += (mx.array([sums[n] for n in numbers] + [sums[half + n] for n in numbers]),)
+        return batch
+
+    def _reference_sums(self, data: Collected) -> list[float]:
+        """Log-probability of each chosen, then each rejected answer under the model as it was before training."""
+        if not data.chosen:
+            return []
+        scales = {module: module.scale for _, module in self.model.named_modules() if "lora_a" in module}
+        for module in scales:
+            module.scale = 0.0
+        self.model.eval()
+        sums = []
+        sides = [*data.chosen, *data.rejected]
+        for index, sequence in enumerate(sides):
+            self.control.between_steps()
+            tokens, mask = padded([sequence], self.task["max_seq_length"])
+            total, _ = objectives.answer_logprobs(self.model, mx.array(tokens), mx.array(mask))
+            sums.append(float(total.item()))
+            if index % 50 == 0:
+                report.stage("reference", 0.01, "Measuring the reference.", row=index, rows=len(sides))
+        for module, scale in scales.items():
+            module.scale = scale
+        return sums
+
+    # -- figures -------------------------------------------------------------------------------------------
+
+    def _count(self, number: int, figures: list[float], norm: float, seconds: float) -> None:
+        loss, tokens, correct, counted, margin = figures
+        if not math.isfinite(loss):
+            raise Explained("loss_not_finite", f"The loss became {'NaN' if math.isnan(loss) else 'infinite'} at step {number}.")
+        state, window = self.state, self.state["window"]
+        state["step"] = number
+        state["trained_tokens"] += int(tokens)
+        state["seconds"] += seconds
+        for name, value in (("loss", loss), ("tokens", tokens), ("correct", correct), ("counted", counted), ("margin", margin)):
+            window[name] += value
+        window["steps"] += 1
+        window["seconds"] += seconds
+        window["norm"] = norm or window["norm"]
+
+    def _report(self) -> None:
+        state, window = self.state, self.state["window"]
+        values = {
+            "loss": _short(window["loss"] / window["steps"]),
+            "accuracy": _short(window["correct"] / max(window["counted"], 1)),
+            "grad_norm": _short(window["norm"]),
+            "learning_rate": _short(float(self.optimizer.learning_rate.item())),
+            "tokens_per_sec": round(window["tokens"] / max(window["seconds"], 1e-9), 2),
+            "trained_tokens": state["trained_tokens"],
+            "peak_gb": round(mx.get_peak_memory() / 1e9, 4),
+        }
+        if self.task["method"] != "sft":
+            values["margin"] = _short(window["margin"] / window["steps"])
+        state["window"] = _empty_window()
+        state["last_train"] = values
+        self._metric("train", state["step"], values)
+        per_step = state["seconds"] / state["step"]
+        eta = round((self.steps - state["step"]) * per_step, 1)
+        report.stage("train", self._progress(), f"Step {state['step']} of {self.steps}, loss {values['loss']}.", eta_s=eta)
+
+    def _validate(self) -> None:
+        self.model.eval()
+        data, size = self.valid_rows, self.task["batch_size"]
+        limit = self.task["val_max_examples"] or len(data.chosen)
+        numbers = list(range(min(limit, len(data.chosen))))
+        sums = np.zeros(4)
+        for start in range(0, len(numbers), size):
+            self.control.between_steps()
+            loss, tokens, correct, counted, margin = self.objective(
+                self.model, *self._batch(data, numbers[start : start + size], 1)
+            )
+            mx.eval(loss, tokens, correct, counted, margin)
+            weight = tokens.item() if self.task["method"] == "sft" else counted.item()
+            sums += np.array([loss.item() * weight, weight, correct.item(), counted.item()])
+        self.model.train()
+        values = {
+            "loss": _short(sums[0] / max(sums[1], 1)),
+            "accuracy": _short(sums[2] / max(sums[3], 1)),
+            "val_rows_used": len(numbers),
+            "val_rows_skipped": sum(data.skipped.values()),
+        }
+        state = self.state
+        state["vals"].append({"step": state["step"], **values})
+        if state["best"] is None or values["loss"] < state["best"]["loss"]:
+            state["best"], state["since_best"] = {"step": state["step"], "loss": values["loss"]}, 0
+            if self.task["keep"] == "best":
+                checkpoint.save_best(self.folder, self.model)
+        else:
+            state["since_best"] += 1
+        self._metric("val", state["step"], values)
+
+    def _metric(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        report.emit("metric", kind=kind, step=step, **values)
+        line = json.dumps({"kind": kind, "step": step, "t": round(time.time(), 3), **values}) + "\n"
+        with (self.folder / METRICS).open("a") as out:
+            out.write(line)
+        self.state["metrics_bytes"] += len(line)
+
+    def _open_metrics(self) -> None:
+        """Cut off what a dead attempt wrote after its last checkpoint: those steps come again."""
+        path = self.folder / METRICS
+        if not path.exists():
+            line = json.dumps({"kind": "meta", "task": _shown(self.task), "t": round(time.time(), 3)}) + "\n"
+            path.write_text(line)
+            self.state["metrics_bytes"] = len(line)
+            return
+        if self.state["step"] == 0 and not self.state["metrics_bytes"]:
+            path.unlink()
+            self._open_metrics()
+            return
+        with path.open("r+b") as out:
+            out.truncate(self.state["metrics_bytes"])
+
+    def _save(self) -> None:
+        checkpoint.save(self.folder, self.model, self.optimizer, self.state)
+        report.emit("artefact", name="checkpoint", step=self.state["step"])
+
+    def _progress(self) -> float:
+        return 0.02 + 0.96 * self.state["step"] / self.steps
+
+
+def _collect(task: dict[str, Any]) -> tuple[Collected, Collected]:
+    """Both files as token sequences; refused when nothing is left to learn from."""
+    encoder = examples.Encoder(
+        Path(task["source"]), limit=task["max_seq_length"], mask_prompt=task["mask_prompt"], every_turn=task["loss_on"] == "all"
+    )
+    train_rows = list(rows.read(Path(task["train"]), tuple(task["formats"])))
+    valid_rows = list(rows.read(Path(task["valid"]), tuple(task["formats"]))) if task["valid"] else []
+    if task["valid_fraction"] and not valid_rows:
+        train_rows, valid_rows = split(train_rows, task["valid_fraction"], task["seed"])
+        if not valid_rows:
+            report.emit("log", line="Too few rows for a validation share: the run has no validation set.")
+    train, valid = encoder.collect(train_rows), encoder.collect(valid_rows)
+    for name, data in (("train", train), ("valid", valid)):
+        described = data.describe()
+        if name == "train" or valid_rows:
+            report.emit("metric", kind="dataset", step=0, split=name, **described)
+        if data.skipped:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(data.skipped.items()))
+            report.emit("log", line=f"{name}: skipped {sum(data.skipped.values())} rows ({reasons}).")
+        if data.truncated:
+            report.emit("log", line=f"{name}: {data.truncated} rows were cut to {task['max_seq_length']} tokens.")
+    if not train.chosen:
+        raise Explained("no_trainable_rows", f"No row has a trainable token within {task['max_seq_length']} tokens.")
+    return train, valid
+
+
+def split(found: list[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:
+    """(train, valid), disjoint; the share is rounded down, so few rows give no validation set rather than no training."""
+    count = int(len(found) * share)
+    chosen = set(np.random.Generator(np.random.PCG64(seed)).permutation(len(found))[:count].tolist())
+    return [r for n, r in enumerate(found) if n not in chosen], [r for n, r in enumerate(found) if n in chosen]
+
+
+def _load(task: dict[str, Any]) -> nn.Module:
+    dense = task["device"] == "cpu"  # packed and half kernels are many times slower there
+    model, _ = model_files.load(Path(task["source"]), dense=dense, dtype="float32" if dense else None)
+    mx.eval(model.parameters())
+    return model
+
+
+def _adapter_config(task: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+    """What mlx-lm needs to rebuild the layers, with every default resolved."""
+    layers = len(model.layers) if task["num_layers"] in {-1, 0} else min(task["num_layers"], len(model.layers))
+    config: dict[str, Any] = {
+        "fine_tune_type": task["fine_tune_type"],
+        "num_layers": layers,
+        "lora_parameters": {"rank": task["rank"], "scale": task["scale"], "dropout": task["lora_dropout"]},
+        "base_model": task["model"],
+        "base_revision": task["revision"],
+        "method": task["method"],
+    }
+    if task["fine_tune_type"] != "full":
+        config["lora_parameters"]["keys"] = adapters.resolve_keys(model, task["target_modules"])
+    return config
+
+
+def _objective(task: dict[str, Any]) -> Any:
+    if task["method"] == "dpo":
+        return objectives.dpo(task["dpo_beta"])
+    if task["method"] == "orpo":
+        return objectives.orpo(task["orpo_lambda"])
+    return objectives.sft
+
+
+def _publish(task: dict[str, Any], model: nn.Module, config: dict[str, Any], trainer: Trainer, outcome: str) -> dict[str, Any]:
+    best = checkpoint.best(trainer.folder) if task["keep"] == "best" else None
+    if best is not None:
+        checkpoint.load_weights(best, model)
+    state = trainer.state
+    result: dict[str, Any] = {
+        "outcome": outcome,
+        "base_model": task["model"],
+        "steps": state["step"],
+        "planned_steps": trainer.steps,
+        "trained_tokens": state["trained_tokens"],
+        "seconds": round(state["seconds"], 2),
+        "peak_gb": round(mx.get_peak_memory() / 1e9, 4),
+        "final_train": state["last_train"],
+        "final_val": state["vals"][-1] if state["vals"] else None,
+        "best": state["best"],
+        "kept": "best" if best is not None else "last",
+        "trajectory": state["vals"],
+        "dataset": {"train": trainer.train_rows.describe(), "valid": trainer.valid_rows.describe()},
+        "validation": bool(trainer.valid_rows.chosen),
+    }
+    root, name = Path(task["output_root"]), task["output"]
+    with publication.private_directory(root) as folder:
+        if task["fine_tune_type"] == "full":
+            source = Path(task["source"])
+            _, base_config = model_files.load(source, dense=True)
+            model_files.cast(model, task["dtype"])
+            base_config["torch_dtype"] = task["dtype"]
+            result["bytes"] = model_files.tensor_bytes(model)
+            model_files.save(folder, source, model, base_config)
+        else:
+            result["bytes"] = adapters.write(folder, model, config)
+            result["layers"] = config["lora_parameters"]["keys"]
+        (folder / METRICS).write_bytes((trainer.folder / METRICS).read_bytes())
+        (folder / RUN).write_text(json.dumps({"config": _shown(task), "result": result}, indent=1) + "\n")
+        publication.write_provenance(
+            folder, kind="finetune", base=task["model"], base_revision=task["revision"], job=task["job"], lineage=task["lineage"]
+        )
+        try:
+            publication.publish(folder, root, name)
+        except publication.NameTaken:
+            raise Explained("name_taken", f"{name} exists already; nothing was changed.") from None
+    return result
+
+
+def _shown(task: dict[str, Any]) -> dict[str, Any]:
+    """The task without paths of this machine: with it, the run can be repeated elsewhere."""
+    hidden = {"source", "train", "valid", "work", "output_root", "blas", "threads", "task"}
+    return {name: value for name, value in task.items() if name not in hidden}
+
+
+def _empty_window() -> dict[str, float]:
+    return dict.fromkeys(("loss", "tokens", "correct", "counted", "margin", "steps", "seconds", "norm"), 0.0)
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _added(left: Any, right: Any) -> Any:
+    from mlx.utils import tree_map
+
+    return tree_map(lambda x, y: x + y, left, right)
+
+
+def _scaled(tree: Any, factor: float) -> Any:
+    from mlx.utils import tree_map
+
+    return tree_map(lambda x: x * factor, tree)
