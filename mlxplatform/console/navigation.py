@@ -19,6 +19,16 @@ class Section:
 
 SECTIONS: tuple[Section, ...] = (
     Section("Work", (Link("Home", "console:home"), Link("Chat", "console:chat"), Link("Jobs", "console:jobs"))),
-    Section("Data", (Link("Datasets", "console:datasets"), Link("New dataset", "console:dataset-new"))),
+    Section(
+        "Data",
+        (
+            Link("Datasets", "console:datasets"),
+            Link("New dataset", "console:dataset-new"),
+            Link("Batches", "console:batches"),
+            Link("Files", "console:files"),
+        ),
+    ),
+    Section("Models", (Link("Library", "console:models"), Link("Quantize", "console:quantize"))),
+    Section("Clock", (Link("Schedules", "console:schedules"),)),
     Section("House", (Link("Usage", "console:usage"), Link("Keys", "console:keys"), Link("Raw rows", "admin:index"))),
 )

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from mlxplatform.console.views import accounts, datasets, home, jobs
+from mlxplatform.console.views import accounts, datasets, files, home, jobs, models, schedules
 
 app_name = "console"
 
@@ -15,6 +15,15 @@ urlpatterns = [
     path("console/datasets", datasets.dataset_list, name="datasets"),
     path("console/datasets/new", datasets.dataset_new, name="dataset-new"),
     path("console/datasets/<str:dataset_id>", datasets.dataset_detail, name="dataset"),
+    path("console/batches", files.batch_list, name="batches"),
+    path("console/batches/cancel", files.batch_cancel, name="batch-cancel"),
+    path("console/files", files.file_list, name="files"),
+    path("console/files/delete", files.file_delete, name="file-delete"),
+    path("console/models", models.library, name="models"),
+    path("console/models/quantize", models.quantize, name="quantize"),
+    path("console/schedules", schedules.schedule_list, name="schedules"),
+    path("console/schedules/new", schedules.schedule_new, name="schedule-new"),
+    path("console/schedules/action", schedules.schedule_action, name="schedule-action"),
     path("console/usage", accounts.usage, name="usage"),
     path("console/keys", accounts.key_list, name="keys"),
     path("console/keys/action", accounts.key_action, name="key-action"),
