@@ -38,6 +38,11 @@ def trouble(hosts: tuple[HostState, ...] | None) -> str | None:
     return None
 
 
+def current_model(hosts: tuple[HostState, ...]) -> str | None:
+    """The chat model that answers for unknown names."""
+    return next((model.id for host in hosts for model in host.models if model.current and model.kind == "chat"), None)
+
+
 async def health(request: HttpRequest) -> HttpResponse:
     reason = trouble(await _hosts())
     if reason is None:
@@ -67,7 +72,7 @@ async def stats(request: HttpRequest) -> dict[str, Any]:
         "active": sum(host.active for host in hosts or ()),
         "waiting": sum(host.waiting for host in hosts or ()),
         "models": {
-            "current": next((model.id for host in hosts or () for model in host.models if model.current), None),
+            "current": current_model(hosts or ()),
             "resident": [model.id for host in hosts or () for model in host.models if model.resident],
         },
     }
@@ -78,7 +83,7 @@ async def index(request: HttpRequest) -> dict[str, Any]:
     return {
         "name": "mlx-platform",
         "version": "0.1.0",
-        "model": next((model.id for host in hosts for model in host.models if model.current), None),
+        "model": current_model(hosts),
         "endpoints": ["/v1/chat/completions", "/v1/models", "/health", "/stats", "/api/jobs"],
     }
 

@@ -144,6 +144,8 @@ class Stream:
         """
         events = await self._take(timeout)
         if events and isinstance(events[0], Failed):
+            self.finished = True
+            self._finalizer.detach()
             raise Refusal.from_failed(events[0])
         self._early = events
 

@@ -44,7 +44,7 @@ async def served() -> dict[str, ServedModel]:
         for model in host.models:
             if model.id not in found or (model.resident and not found[model.id].resident):
                 found[model.id] = model
-    return dict(sorted(found.items(), key=lambda item: (not item[1].current, item[0])))
+    return dict(sorted(found.items(), key=lambda item: (item[1].kind != "chat", not item[1].current, item[0])))
 
 
 async def list_models(request: HttpRequest) -> dict[str, Any]:
