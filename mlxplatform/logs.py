@@ -31,3 +31,10 @@ def formatter() -> logging.Formatter:
             structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event", "logger"], bool_as_flag=False),
         ],
     )
+
+
+class UnexpectedOnly(logging.Filter):
+    """Of what Django says about requests, keep exceptions: a refusal, also a 503, is logged where it is made."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.exc_info is not None

@@ -54,6 +54,7 @@ INSTALLED_APPS = [
     "django_filters",
     "drf_spectacular",
     "channels",
+    "mlxplatform.api",
     "mlxplatform.inference",
     "mlxplatform.jobs",
     "mlxplatform.rows",
@@ -161,11 +162,11 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"()": "mlxplatform.logs.formatter"}},
+    "filters": {"unexpected_only": {"()": "mlxplatform.logs.UnexpectedOnly"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": ENV.log_level.upper()},
     "loggers": {
-        # Every refused request would be a warning; what matters of them is logged where it is refused.
-        "django.request": {"level": "ERROR"},
+        "django.request": {"level": "ERROR", "filters": ["unexpected_only"]},
         "daphne": {"level": "WARNING"},
         "asyncio": {"level": "WARNING"},
         "httpx": {"level": "WARNING"},
