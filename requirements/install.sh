@@ -18,7 +18,7 @@ fail() {
     exit 1
 }
 
-sum=$(cat requirements/*.txt | cksum)
+sum=$(cat requirements/*.in requirements/*.txt | cksum)
 for stamp in ".venv/.installed-$kind" .venv/.installed-dev; do
     if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$sum" ] && .venv/bin/python -c '' 2>/dev/null; then
         exit 0

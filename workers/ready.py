@@ -57,7 +57,7 @@ def banner(url: str, model: str, password: str) -> str:
     lines = [f"MLX Platform is ready: {url}"]
     if model:
         lines.append(f"  model  {model}")
-    lines.append(f"  pages  {url}/admin/" + (f"  user admin, password {password}  (shown once)" if password else ""))
+    lines.append(f"  pages  {url}/" + (f"  user admin, password {password}  (shown once)" if password else ""))
     lines.append(
         f"  try    curl -N {url}/v1/chat/completions -H 'content-type: application/json' "
         """-d '{"stream":true,"messages":[{"role":"user","content":"Why is the sky blue?"}]}'"""
