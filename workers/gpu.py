@@ -10,10 +10,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from typing import TYPE_CHECKING
 
 import structlog
 
 from workers.guard import end_with_parent
+
+if TYPE_CHECKING:
+    import dramatiq
 
 log = structlog.get_logger(__name__)
 
@@ -25,7 +29,7 @@ TRAINER_JOBS = 2
 DRAIN_SECONDS = 3.0
 
 
-def _worker(queue: str, threads: int):  # type: ignore[no-untyped-def]
+def _worker(queue: str, threads: int) -> dramatiq.Worker:
     import dramatiq
 
     from mlxplatform.broker.dramatiq_broker import get_broker
@@ -79,11 +83,10 @@ def main() -> None:
     pulse.start()
     generation.declare(host, engine, publisher, client)
     jobs.declare(pulse)
-    import workers.tasks.rows
 
     rows.reclaim(host)
 
-    workers = [
+    pools = [
         _worker(queues.interactive(host), env.slots + env.queue_limit + REFUSERS),
         _worker(queues.rows(host), env.row_chunks),
         _worker(queues.gpu_jobs(host), TRAINER_JOBS),
@@ -98,7 +101,7 @@ def main() -> None:
     engine.close()
     publisher.close()
     control.stop()
-    for worker in workers:
+    for worker in pools:
         worker.stop(timeout=int(DRAIN_SECONDS * 1000))
     pulse.end()
     os._exit(0)

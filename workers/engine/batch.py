@@ -69,7 +69,12 @@ class Chooser(Protocol):
         ...
 
 
-class _Decoding(GenerationBatch):
+#: mlx-lm annotates its attributes for its own samplers; ours are rows.
+_Generation: Any = GenerationBatch
+_Prompt: Any = PromptProcessingBatch
+
+
+class _Decoding(_Generation):  # type: ignore[misc]
     """The decode batch; ``samplers`` holds rows, ``_next_logprobs`` holds details."""
 
     chooser: Chooser
@@ -93,10 +98,17 @@ def _decoding_class(chosen_by: Chooser) -> type[_Decoding]:
     return type("Decoding", (_Decoding,), {"chooser": staticmethod(chosen_by)})
 
 
-class _Prefilling(PromptProcessingBatch):
+class _Prefilling(_Prompt):  # type: ignore[misc]
     """The prefill batch; hands over to our decode batch."""
 
     decoding: type[_Decoding]
+    uids: list[int]
+    prompt_cache: list[Any]
+    tokens: list[list[int]]
+    samplers: list[Any]
+    logits_processors: list[Any]
+    stop_sequences: list[Any]
+    max_tokens: list[int]
 
     def generate(self, tokens: list[list[int]]) -> _Decoding:
         if any(len(ids) > 1 for ids in tokens):
@@ -131,7 +143,7 @@ class Batch(BatchGenerator):
             stream=mx.default_stream(mx.default_device()),
         )
         decoding = _decoding_class(chooser)
-        prefilling = type("Prefilling", (_Prefilling,), {"decoding": decoding})
+        prefilling: Any = type("Prefilling", (_Prefilling,), {"decoding": decoding})
         self._generation_batch = decoding.empty(model, self.sampler)
         self._prompt_batch = prefilling.empty(model, self.sampler, prefill_step_size=prefill_tokens)
 

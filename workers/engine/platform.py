@@ -10,12 +10,12 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import gc
-import glob
 import os
 import platform
 import site
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 #: Free buffers mlx may keep for reuse, as a share of the budget; without a limit the pool hides free memory.
@@ -42,7 +42,7 @@ def _is_apple_silicon() -> bool:
 def _wheel_openblas() -> list[str]:
     found: list[str] = []
     for folder in site.getsitepackages():
-        found += sorted(glob.glob(os.path.join(folder, "cmeel.prefix", "lib", "libopenblas.so*")))
+        found += sorted(str(path) for path in Path(folder, "cmeel.prefix", "lib").glob("libopenblas.so*"))
     return found[:1]
 
 
@@ -50,7 +50,7 @@ def _load_blas(explicit: str) -> str:
     """Load the best BLAS found and name it; "bundled" when none is there."""
     if explicit:
         ctypes.CDLL(explicit, mode=ctypes.RTLD_GLOBAL)
-        return os.path.basename(explicit)
+        return Path(explicit).name
     for name, candidates in (("blis", _SYSTEM_BLIS), ("openblas", _wheel_openblas()), ("openblas", _SYSTEM_OPENBLAS)):
         for candidate in candidates:
             try:

@@ -70,7 +70,7 @@ class DiskTier:
         temporary = path.with_name(f".{path.stem}.{os.getpid()}.safetensors")
         try:
             save_prompt_cache(str(temporary), cache, {"entry": body})
-            os.replace(temporary, path)
+            temporary.replace(path)
             (self._folder / f"{path.stem}.json").write_text(body)
         except (OSError, RuntimeError) as error:
             log.warning("prefix.not_saved", reason=str(error))

@@ -40,16 +40,16 @@ class Scoring:
     def _score(self, logits: mx.array) -> list[float]:
         first = _log_softmax(logits)[0]
         labels = self.order.labels
-        scores = mx.take(first, mx.array([label[0] for label in labels])).tolist()
+        scores: list[float] = mx.take(first, mx.array([label[0] for label in labels])).tolist()  # type: ignore[assignment]
         single = [layer.extract(0) for layer in self._cache]
         for index, label in enumerate(labels):
             if len(label) > 1:
                 cache = [layer.merge([layer]) for layer in single]
                 following = _log_softmax(self._model(mx.array([label[:-1]]), cache=cache)[0])
-                scores[index] += mx.take_along_axis(following, mx.array(label[1:])[:, None], axis=-1).sum().item()
+                scores[index] += float(mx.take_along_axis(following, mx.array(label[1:])[:, None], axis=-1).sum().item())  # type: ignore[arg-type]
         if self._prefix is not None:
             self._prefix.keep(self.order.adapter, self.order.prompt, single)
-        return [float(score) for score in scores]
+        return scores
 
 
 def _log_softmax(logits: mx.array) -> mx.array:

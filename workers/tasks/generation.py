@@ -8,6 +8,7 @@ its client has been told, and a redelivered message finds nothing to do.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import dramatiq
 import redis
@@ -41,7 +42,7 @@ def declare(host: str, runtime: HostRuntime, publisher: Publisher, client: redis
 def take(client: redis.Redis, request_id: str) -> tuple[InferenceRequest | None, int]:
     """The request and the number its first event gets; None when nobody waits for it any more."""
     key = queues.request_key(request_id)
-    raw = client.get(key)
+    raw: Any = client.get(key)
     if raw is None:
         log.info("request.gone", request=request_id)
         return None, 1
@@ -50,7 +51,7 @@ def take(client: redis.Redis, request_id: str) -> tuple[InferenceRequest | None,
         client.delete(key)
     first = 1
     if request.stored or request.background:
-        last = client.xrevrange(queues.events_key(request_id), count=1)
+        last: Any = client.xrevrange(queues.events_key(request_id), count=1)
         if last:
             first = int(last[0][0].split(b"-")[0]) + EVENTS_PER_ENTRY
     return request, first
