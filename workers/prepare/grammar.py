@@ -16,6 +16,7 @@ from llguidance import LLMatcher
 from mlxplatform.inference.contract import Constraint, InferenceRequest, Refusal, Tool
 from workers.engine.tool_parsers import family
 from workers.engine.tool_parsers.layout import Json, Literal, Piece, Until
+from workers.prepare.resolve import forces_call
 
 #: White space between JSON tokens: at most a line break and an indentation, so that a model cannot dawdle in it.
 JSON_WHITE_SPACE = r"\n?[ ]{0,16}"
@@ -101,6 +102,19 @@ def _tool_call_grammar(tools: list[Tool], tool_format: str | None, *, several: b
     return LLMatcher.grammar_from_lark(lark.text(start))
 
 
+def _forced_tools(request: InferenceRequest) -> list[Tool]:
+    """Tools the answer may call: what the constraint lists, or the one tool_choice names, or all."""
+    names: list[str] | None = None
+    if request.constraint is not None and request.constraint.kind == "tool_call":
+        names = request.constraint.spec
+    if request.tool_choice not in ("auto", "none", "required"):
+        names = [request.tool_choice]
+    allowed = [tool for tool in request.tools if names is None or tool.name in names]
+    if not allowed:
+        raise _refuse("tool_call", "tool_choice asks for a tool that is not in tools.")
+    return allowed
+
+
 def _choice_grammar(choices: Any) -> str:
     if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) and choice for choice in choices):
         raise _refuse("choice", "choice must be a non-empty list of non-empty strings.")
@@ -153,22 +167,14 @@ def compile_constraint(request: InferenceRequest, tool_format: str | None) -> st
     Raises:
         Refusal: 400 ``unsupported_constraint`` naming what cannot be enforced.
     """
-    kind, grammar = "", ""
-    names = None
-    if request.tool_choice not in ("auto", "none"):
-        names = None if request.tool_choice == "required" else [request.tool_choice]
+    if forces_call(request):
         kind = "tool_call"
+        allowed = _forced_tools(request)
+        grammar = _tool_call_grammar(allowed, tool_format, several=len(allowed) > 1)
     elif request.constraint is not None:
         kind = request.constraint.kind
-        names = request.constraint.spec if kind == "tool_call" else None
-    if kind == "tool_call":
-        allowed = [tool for tool in request.tools if names is None or tool.name in names]
-        if not allowed:
-            raise _refuse(kind, "tool_choice asks for a tool that is not in tools.")
-        grammar = _tool_call_grammar(allowed, tool_format, several=names is None)
-    elif request.constraint is not None:
         grammar = _compiled(request.constraint)
-    if not grammar:
+    else:
         return ""
     error = LLMatcher.validate_grammar(grammar)
     if error:
