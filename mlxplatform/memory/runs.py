@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from asgiref.sync import async_to_sync
-from django.core.files.storage import default_storage
 from django.utils import timezone
 
+from mlxplatform.files import service as files
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.placement import find_place
 from mlxplatform.jobs.context import JobContext, JobFailed, JobStopped
@@ -188,9 +188,10 @@ def run_import(ctx: JobContext) -> dict[str, Any]:
     vault = _vault(ctx)
     config = ctx.config
     try:
-        with default_storage.open(config["file"], "rb") as handle:
+        file = files.find(config["file"], vault.project)
+        with files.open_blob(file) as handle:
             raw = handle.read()
-    except OSError:
+    except Refusal:
         raise JobFailed("file_not_found", "the uploaded file is gone; upload it again") from None
     ctx.stage("read", 0.1, "reading conversations")
     source = config.get("source") or config["format"]
@@ -199,7 +200,8 @@ def run_import(ctx: JobContext) -> dict[str, Any]:
     except Unreadable as error:
         raise JobFailed("unreadable_import", str(error)) from None
     removed = _cascade(ctx, vault, source, read) if config.get("complete") else 0
-    default_storage.delete(config["file"])
+    if config.get("delete_file"):
+        files.delete(file)
     return {"source": source, **read.as_json(), "removed": removed}
 
 

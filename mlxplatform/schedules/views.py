@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse
 
 from mlxplatform.accounts import audit
 from mlxplatform.http.body import read_json
-from mlxplatform.http.errors import error_response, json_response, method_refusal
+from mlxplatform.http.errors import json_response
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs.views import actor_of
 from mlxplatform.schedules import service
@@ -34,36 +34,6 @@ def _project(request: HttpRequest) -> str:
     return getattr(request, "project", "default")
 
 
-async def schedules(request: HttpRequest) -> HttpResponse:
-    return await _answer(request, {"GET": _list, "POST": _make})
-
-
-async def schedule(request: HttpRequest, schedule_id: str) -> HttpResponse:
-    return await _answer(request, {"GET": _show, "PATCH": _change, "DELETE": _remove}, schedule_id)
-
-
-async def firings(request: HttpRequest, schedule_id: str) -> HttpResponse:
-    return await _answer(request, {"GET": _firings}, schedule_id)
-
-
-async def act(request: HttpRequest, schedule_id: str, action: str) -> HttpResponse:
-    return await _answer(request, {"POST": _act}, schedule_id, action)
-
-
-async def _answer(request: HttpRequest, by_method: dict[str, Any], *args: str) -> HttpResponse:
-    """Run the method's function in a thread, with the body for those that take one; refusals become answers."""
-    method = "GET" if request.method == "HEAD" else request.method or ""
-    if method not in by_method:
-        refused = error_response(request, method_refusal(request.method or ""))
-        refused["Allow"] = ", ".join(by_method)
-        return refused
-    try:
-        body = await read_json(request) if by_method[method] in (_make, _change) else None
-        return await sync_to_async(by_method[method])(request, *args, *([body] if body is not None else []))
-    except Refusal as refusal:
-        return error_response(request, refusal)
-
-
 def _find(request: HttpRequest, schedule_id: str) -> Schedule:
     found = visible(request).filter(pk=schedule_id).first()
     if found is None:
@@ -71,8 +41,12 @@ def _find(request: HttpRequest, schedule_id: str) -> Schedule:
     return found
 
 
-def _list(request: HttpRequest) -> HttpResponse:
-    return json_response({"ok": True, "schedules": [schedule_json(row) for row in visible(request)]})
+def schedule_list(request: HttpRequest) -> dict[str, Any]:
+    return {"ok": True, "schedules": [schedule_json(row) for row in visible(request)]}
+
+
+async def schedule_make(request: HttpRequest) -> HttpResponse:
+    return await sync_to_async(_make)(request, await read_json(request))
 
 
 def _make(request: HttpRequest, body: dict[str, Any]) -> HttpResponse:
@@ -86,36 +60,40 @@ def _make(request: HttpRequest, body: dict[str, Any]) -> HttpResponse:
     return json_response({"ok": True, "schedule": schedule_json(row)}, 201)
 
 
-def _show(request: HttpRequest, schedule_id: str) -> HttpResponse:
-    return json_response({"ok": True, "schedule": schedule_json(_find(request, schedule_id))})
+def schedule_detail(request: HttpRequest, schedule_id: str) -> dict[str, Any]:
+    return {"ok": True, "schedule": schedule_json(_find(request, schedule_id))}
 
 
-def _change(request: HttpRequest, schedule_id: str, body: dict[str, Any]) -> HttpResponse:
+async def schedule_change(request: HttpRequest, schedule_id: str) -> dict[str, Any]:
+    return await sync_to_async(_change)(request, schedule_id, await read_json(request))
+
+
+def _change(request: HttpRequest, schedule_id: str, body: dict[str, Any]) -> dict[str, Any]:
     row = _find(request, schedule_id)
     before = {name: getattr(row, name) for name in body if hasattr(row, name)}
     row = fill(row, body, new=False)
     with transaction.atomic():
         row.save()
         audit.record(actor_of(request), "schedule.change", row.id, project=row.project, before=before, after=body)
-    return json_response({"ok": True, "schedule": schedule_json(row)})
+    return {"ok": True, "schedule": schedule_json(row)}
 
 
-def _remove(request: HttpRequest, schedule_id: str) -> HttpResponse:
+def schedule_remove(request: HttpRequest, schedule_id: str) -> dict[str, Any]:
     row = _find(request, schedule_id)
     with transaction.atomic():
         audit.record(
             actor_of(request), "schedule.delete", row.id, project=row.project, before={"name": row.name, "kind": row.kind}
         )
         row.delete()
-    return json_response({"ok": True, "id": schedule_id, "deleted": True})
+    return {"ok": True, "id": schedule_id, "deleted": True}
 
 
-def _firings(request: HttpRequest, schedule_id: str) -> HttpResponse:
+def firing_list(request: HttpRequest, schedule_id: str) -> dict[str, Any]:
     row = _find(request, schedule_id)
-    return json_response({"ok": True, "firings": [firing_json(firing) for firing in row.firings.all()[:SHOWN_BACK]]})
+    return {"ok": True, "firings": [firing_json(firing) for firing in row.firings.all()[:SHOWN_BACK]]}
 
 
-def _act(request: HttpRequest, schedule_id: str, action: str) -> HttpResponse:
+def schedule_act(request: HttpRequest, schedule_id: str, action: str) -> dict[str, Any]:
     row = _find(request, schedule_id)
     by = actor_of(request)
     with transaction.atomic():
@@ -127,4 +105,4 @@ def _act(request: HttpRequest, schedule_id: str, action: str) -> HttpResponse:
             service.set_paused(row, action == "pause")
             answer = {}
         audit.record(by, f"schedule.{action}", row.id, project=row.project)
-    return json_response({"ok": True, "schedule": schedule_json(row), **answer})
+    return {"ok": True, "schedule": schedule_json(row), **answer}

@@ -1,0 +1,1 @@
+"""``/api/memory/*``, ``/v1/memory/synthesize`` and ``/mcp/memory`` over HTTP."""
