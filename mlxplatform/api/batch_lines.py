@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from mlxplatform.api.anthropic import parse as anthropic_parse
 from mlxplatform.api.anthropic import render as anthropic_render
@@ -63,19 +66,10 @@ def _parser(
 
 
 def _call(asked: Asked, answer_id: str, model: str, created: int) -> Call:
-    return _Named(asked, asked.requests, model, created, {}, "default", "", answer_id)
-
-
-class _Named(Call):
-    """A call whose id is the line's, the same however often the line is run."""
-
-    def __init__(self, *fields: Any) -> None:
-        super().__init__(*fields[:-1])
-        object.__setattr__(self, "_line_id", fields[-1])
-
-    @property
-    def id(self) -> str:
-        return str(self._line_id)  # type: ignore[attr-defined]
+    """The call as if it had come alone; its id is the line's, the same however often the line is run."""
+    first, *others = asked.requests
+    requests = (msgspec.structs.replace(first, id=answer_id), *others)
+    return Call(dataclasses.replace(asked, requests=requests), requests, model, created, {}, "default", "")
 
 
 def _completion(output: Output) -> Completion:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from django.core.exceptions import RequestDataTooBig, SuspiciousOperation, TooManyFilesSent
 from django.core.files.uploadedfile import UploadedFile
@@ -58,8 +58,5 @@ def read_form(request: HttpRequest, file_field: str) -> Form:
     if file_field not in files:
         raise Refusal(400, "missing_required_parameter", f"The file must be in the field '{file_field}'.", param=file_field)
     part: UploadedFile = uploaded[0]
-    return Form({name: str(value) for name, value in fields.items()}, base_name(_given_name(part)), part.file)
-
-
-def _given_name(part: UploadedFile) -> str:
-    return part.name or ""
+    content = cast(BinaryIO, part.file)
+    return Form({name: str(value) for name, value in fields.items()}, base_name(part.name or ""), content)

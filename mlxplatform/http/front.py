@@ -23,7 +23,9 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 #: Paths that take files; their limit is the file limit.
-_UPLOADS = re.compile(r"^/(v1/(files|audio|uploads)|api/(files|datasets|models|conversations|memory))(/|$)|^/admin/|^/console/")
+_UPLOADS = re.compile(
+    r"^/(v1/(files|audio|uploads|messages/batches)|api/(files|datasets|models|conversations|memory))(/|$)|^/admin/|^/console/"
+)
 #: Room for multipart boundaries and form fields around a file of the largest size.
 _MULTIPART_MARGIN = MIB
 

@@ -213,3 +213,15 @@ def _one_claim_at_a_time(queue: str) -> None:
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"mlxp-claim:{queue}"])
+
+
+def check_held(job_id: str, holder: Holder) -> None:
+    """Inside a transaction: make sure the job stays this holder's until the commit.
+
+    Raises:
+        MoveRefused: it is not.
+    """
+    job = Job.objects.select_for_update(of=("self",)).filter(pk=job_id).first()
+    if job is None or job.state not in LIVE:
+        raise MoveRefused(job_id, "it does not run")
+    _check_holder(job, holder)

@@ -130,8 +130,10 @@ def retry(job_id: str, by: str = "") -> Job:
         if job.state not in {FAILED, CANCELLED}:
             message = f"only failed or cancelled jobs can be retried; this one is {job.state}"
             raise Refusal(400, "job_not_retryable", message, param="id")
-        fresh = {"attempts": 0, "deaths": 0, "error": "", "error_code": "", "due_at": timezone.now(), "deadline_at": None}
-        job = moves.move(job_id, QUEUED, by=by, **fresh)
+        now = timezone.now()
+        job = moves.move(
+            job_id, QUEUED, by=by, attempts=0, deaths=0, error="", error_code="", due_at=now, deadline_at=None, message=""
+        )
         transaction.on_commit(lambda: wake.worker(job))
     return job
 

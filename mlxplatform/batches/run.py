@@ -1,0 +1,211 @@
+"""The job behind a batch: validate the file, run every line once, keep what was finished whatever ends it.
+
+Runs in a cpu worker. Reads the input line by line, holds a window of lines in flight, and writes outcomes in
+small transactions under the job's fence. After a death it starts over: lines with an outcome are skipped, and
+calls that rows finished are answered from SQL. Memory does not grow with the file, apart from a few bytes per line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import structlog
+
+from mlxplatform.batches import answering, lines, protocols, results
+from mlxplatform.batches.ending import finish
+from mlxplatform.batches.forecast import Forecaster
+from mlxplatform.batches.lines import BatchLineIn, Keys, Problem
+from mlxplatform.batches.models import ENDED, FAILED, IN_PROGRESS, Batch
+from mlxplatform.batches.results import Outcome
+from mlxplatform.broker.connections import BROKER_ERRORS
+from mlxplatform.files import service as files
+from mlxplatform.inference.client import kind_of
+from mlxplatform.inference.contract import Refusal
+from mlxplatform.inference.placement import find_place
+from mlxplatform.jobs.context import JobContext, JobFailed
+from mlxplatform.rows.pool import RowPool
+from mlxplatform.rows.sqlthread import SqlThread
+
+log = structlog.get_logger(__name__)
+
+#: Lines in one batch, as in the APIs these follow.
+MAX_LINES = {"openai": 50_000, "anthropic": 100_000}
+#: Lines in flight: as many as rows keep, so that the engine's slots stay full over stragglers.
+WINDOW = 256
+#: Outcomes written at once, and the longest one waits, seconds. 8 of them or 2 s would do for safety; a client
+#: that watches the file grow sees half a second.
+FLUSH_LINES, FLUSH_S = 64, 0.5
+#: Lines read from the file in one visit to a thread.
+READ_LINES = 64
+#: Seconds between looks for a host while none is alive.
+HOST_WAIT_S = 1.0
+
+
+def run(ctx: JobContext) -> dict[str, Any]:
+    """The job's runner."""
+    return asyncio.run(_run(ctx))
+
+
+async def _run(ctx: JobContext) -> dict[str, Any]:
+    sql = SqlThread(ctx.job_id)
+    try:
+        batch: Batch = await sql(Batch.objects.select_related("input_file").get, pk=ctx.config["batch"])
+        if batch.status in ENDED:
+            raise JobFailed("batch_ended", "the batch has ended; create a new one")
+        if batch.input_file is None:
+            raise JobFailed("file_not_found", "the input file is gone")
+        if batch.status != IN_PROGRESS:
+            ctx.stage("validating", message="checking the input file")
+            await sql(_validate, ctx, batch)
+            batch = await sql(results.set_status, batch.id, IN_PROGRESS, total=batch.total, model=batch.model)
+        runner = _Lines(ctx, batch, sql)
+        await runner.run()
+        ctx.stage("finalizing", progress=1.0, message="writing the result files")
+        batch = await sql(finish, batch.id, ctx.job_id, ctx.holder, "completed", ctx.check)
+        return {"batch": batch.id, "status": batch.status, "total": batch.total, "failed": batch.total - batch.succeeded}
+    finally:
+        await sql.close()
+
+
+def _validate(ctx: JobContext, batch: Batch) -> None:
+    """Count the lines and refuse a file that cannot run, naming every bad line up to a cap.
+
+    Raises:
+        JobFailed: the batch was moved to failed, with the problems on it.
+    """
+    assert batch.input_file is not None
+    problems: list[Problem] = []
+    bad, keys = 0, Keys()
+    with files.open_blob(batch.input_file) as file:
+        for count, item in enumerate(lines.read(file, batch.endpoint, batch.dialect)):
+            if count % 500 == 0:
+                ctx.check()
+            if isinstance(item, BatchLineIn) and not keys.is_new(item.custom_id):
+                message = f"Line {item.number}: the custom_id was used before."
+                item = Problem("duplicate_custom_id", message, item.number, "custom_id")
+            if isinstance(item, Problem):
+                bad += 1
+                if len(problems) < lines.PROBLEM_CAP:
+                    problems.append(item)
+                continue
+            batch.total += 1
+            batch.model = batch.model or str(item.body.get("model") or "")[:200]
+    limit = MAX_LINES[batch.dialect]
+    if batch.total > limit:
+        problems.append(Problem("too_many_tasks", f"The file has {batch.total} lines; at most {limit} are allowed.", None))
+    if not batch.total and not problems:
+        problems.append(Problem("empty_file", "The file has no lines.", None))
+    if problems:
+        results.set_status(batch.id, FAILED, errors=[problem.json() for problem in problems])
+        raise JobFailed("invalid_input", f"{max(bad, 1)} lines cannot be used; {problems[0].message}")
+
+
+class _Lines:
+    """Running the lines of one batch."""
+
+    def __init__(self, ctx: JobContext, batch: Batch, sql: SqlThread):
+        self._ctx = ctx
+        self._batch = batch
+        self._sql = sql
+        self._protocol = protocols.get(batch.endpoint)
+        self._outcomes: list[Outcome] = []
+        self._flushed = time.monotonic()
+        self._done = 0
+        self._forecast: Forecaster | None = None
+
+    async def run(self) -> None:
+        assert self._batch.input_file is not None
+        finished: set[int] = await self._sql(results.finished_numbers, self._batch.id)
+        self._done = len(finished)
+        self._forecast = Forecaster(time.time(), self._done)
+        self._tell()
+        file = files.open_blob(self._batch.input_file)
+        running: set[asyncio.Task[None]] = set()
+        try:
+            async with RowPool(self._ctx, window=WINDOW, sql=self._sql) as pool:
+                try:
+                    async for line in _read(file, self._batch):
+                        if line.number in finished:
+                            continue
+                        while len(running) >= WINDOW:
+                            running = await self._wait(running)
+                        running.add(asyncio.create_task(self._line(pool, line)))
+                    while running:
+                        running = await self._wait(running)
+                finally:
+                    for task in running:
+                        task.cancel()
+                    await asyncio.gather(*running, return_exceptions=True)
+        finally:
+            file.close()
+            await self._flush()
+
+    async def _wait(self, running: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
+        """Until some line ends or it is time to write; a line's exception ends the run."""
+        done, left = await asyncio.wait(running, timeout=FLUSH_S, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        if len(self._outcomes) >= FLUSH_LINES or time.monotonic() - self._flushed >= FLUSH_S:
+            await self._flush()
+        return left
+
+    async def _line(self, pool: RowPool, line: BatchLineIn) -> None:
+        try:
+            parsed = answering.parse(self._protocol, line)
+            model = await self._model(parsed.model, kind_of(parsed.requests[0]))
+        except Refusal as refusal:
+            self._outcomes.append(answering.refused(self._batch, self._protocol, line, refusal))
+            return
+        rows = answering.calls(self._batch, line, parsed, model)
+        answers = await asyncio.gather(*(pool.call(row) for row in rows))
+        self._outcomes.append(answering.outcome(self._batch, self._protocol, line, parsed, answers, int(time.time())))
+
+    async def _model(self, name: str | None, kind: str) -> str:
+        """The model a line runs on, waiting for a host if there is none.
+
+        Raises:
+            Refusal: there is no such model.
+        """
+        while True:
+            try:
+                return (await find_place(name, kind, strict=True)).model.id
+            except Refusal as refusal:
+                if refusal.status < 500:
+                    raise
+            except BROKER_ERRORS as error:
+                log.debug("batch_waits_for_broker", error=type(error).__name__)
+            self._ctx.stage("waiting", message="waiting for a GPU host")
+            await asyncio.sleep(HOST_WAIT_S)
+
+    async def _flush(self) -> None:
+        outcomes, self._outcomes, self._flushed = self._outcomes, [], time.monotonic()
+        if not outcomes:
+            return
+        try:
+            await self._sql(results.record, self._batch.id, self._ctx.job_id, self._ctx.holder, outcomes)
+        except BaseException:
+            self._outcomes = outcomes + self._outcomes
+            raise
+        self._done += len(outcomes)
+        if self._forecast is not None:
+            self._forecast.note(time.time(), self._done)
+            estimate = self._forecast.estimate(time.time(), self._batch.total - self._done)
+            await self._sql(results.set_forecast, self._batch.id, estimate)
+        self._tell()
+
+    def _tell(self) -> None:
+        total = self._batch.total
+        self._ctx.stage("running", progress=self._done / max(total, 1) * 0.99, message=f"{self._done} of {total} lines")
+
+
+async def _read(file: Any, batch: Batch) -> Any:
+    """The usable lines, read ahead a little in a thread."""
+    source: Iterator[BatchLineIn | Problem] = lines.read(file, batch.endpoint, batch.dialect)
+    while block := await asyncio.to_thread(lambda: list(itertools.islice(source, READ_LINES))):
+        for item in block:
+            if isinstance(item, BatchLineIn):
+                yield item
