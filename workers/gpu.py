@@ -60,6 +60,7 @@ def main() -> None:
     from workers.host.runtime import runtime
     from workers.host.state import HostState
     from workers.tasks import generation, jobs
+    from workers.tasks import rows as _run_chunk  # noqa: F401  its import declares the actor of the rows queue
 
     stop = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):

@@ -142,7 +142,7 @@ def finished_numbers(batch_id: str) -> set[int]:
 def set_status(batch_id: str, status: str, **fields: object) -> Batch:
     """Move a batch on; a move its table does not allow leaves it as it is."""
     with transaction.atomic():
-        batch = Batch.objects.select_for_update(of=("self",)).get(pk=batch_id)
+        batch = Batch.objects.select_related("input_file").select_for_update(of=("self",)).get(pk=batch_id)
         if status in models.MOVES[batch.status]:
             batch.status = status
             setattr(batch, f"{status}_at", timezone.now())
