@@ -169,7 +169,10 @@ class Choices:
 
 
 class Renderer(Protocol):
-    """Events to frames of one protocol. ``failed`` is the last frame after an error; ``closing`` after success."""
+    """Events to frames of one protocol. ``failed`` is the last frame after an error; ``closing`` after success.
+
+    ``opening`` goes out at once, before any token exists. An empty frame is not sent.
+    """
 
     def opening(self) -> bytes: ...
 
@@ -207,11 +210,15 @@ async def drive(call: Call, choices: Choices, renderer: Renderer) -> AsyncGenera
     tally = Tally(call.asked.n)
     waiting: Waiting | None = None
     try:
-        yield comment("stream") + renderer.opening()
+        opening = renderer.opening()
+        if opening:
+            yield opening
         while not choices.finished:
             pairs = await choices.read(interval)
             if not pairs:
-                yield renderer.heartbeat(waiting)
+                beat = renderer.heartbeat(waiting)
+                if beat:
+                    yield beat
                 continue
             frames: list[bytes] = []
             for index, event in pairs:
@@ -275,6 +282,10 @@ def total(completions: Sequence[Completion], n: int) -> Usage:
     for index, completion in enumerate(completions):
         tally.add(index, completion.usage)
     return tally.usage()
+
+
+#: The first bytes of a stream: a client or proxy with a byte timeout sees life before the first token.
+STREAM_BEGINS = comment("stream")
 
 
 def waiting_comment(waiting: Waiting | None) -> bytes:

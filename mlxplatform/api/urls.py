@@ -4,7 +4,9 @@ from django.urls import path
 
 from mlxplatform.api import status
 from mlxplatform.api.anthropic import views as anthropic
-from mlxplatform.api.openai import models
+from mlxplatform.api.decisions import views as decisions
+from mlxplatform.api.ollama import views as ollama
+from mlxplatform.api.openai import models, unavailable
 from mlxplatform.api.openai.chat import views as chat
 from mlxplatform.api.openai.completions import views as completions
 from mlxplatform.api.openai.embeddings import views as embeddings
@@ -27,6 +29,23 @@ urlpatterns = [
     path("v1/responses/<str:response_id>", responses.response_detail),
     path("v1/responses/<str:response_id>/cancel", responses.response_cancel),
     path("v1/responses/<str:response_id>/input_items", responses.response_items),
+    path("v1/decisions", decisions.decisions),
+    path("v1/systemone", decisions.system_one),
+    path("v1/moderations", unavailable.moderations),
+    path("v1/images/generations", unavailable.images),
+    path("v1/images/edits", unavailable.images),
+    path("v1/images/variations", unavailable.images),
+    path("v1/audio/speech", unavailable.speech),
+    path("v1/audio/transcriptions", unavailable.transcriptions),
+    path("v1/audio/translations", unavailable.transcriptions),
     path("v1/messages", anthropic.messages),
     path("v1/messages/count_tokens", anthropic.messages_count),
+    path("api/chat", ollama.chat),
+    path("api/generate", ollama.generate),
+    path("api/embed", ollama.embed),
+    path("api/embeddings", ollama.embeddings),
+    path("api/tags", ollama.tags_view),
+    path("api/ps", ollama.ps_view),
+    path("api/show", ollama.show_view),
+    path("api/version", ollama.version_view),
 ]

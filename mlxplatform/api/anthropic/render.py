@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from mlxplatform.api.running import Call
+from mlxplatform.api.running import STREAM_BEGINS, Call
 from mlxplatform.http.errors import error_body
 from mlxplatform.http.sse import event_frame
 from mlxplatform.inference.client import Completion
@@ -102,7 +102,7 @@ class MessageFrames:
             "stop_sequence": None,
             "usage": {"input_tokens": self._prompt_tokens, "output_tokens": 0},
         }
-        return _frame("message_start", message=message) + self.heartbeat(None)
+        return STREAM_BEGINS + _frame("message_start", message=message) + self.heartbeat(None)
 
     def event(self, index: int, event: Event) -> bytes:
         match event:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from mlxplatform.api.openai.usage import logprob_entry, usage_object
-from mlxplatform.api.running import Call, total, waiting_comment
+from mlxplatform.api.running import STREAM_BEGINS, Call, total, waiting_comment
 from mlxplatform.http.errors import openai_error
 from mlxplatform.http.sse import DONE, data_frame
 from mlxplatform.inference.client import Completion
@@ -94,7 +94,7 @@ class ChatFrames:
 
     def opening(self) -> bytes:
         delta = b'"role":"assistant","content":"","refusal":null'
-        return b"".join(head + delta + self._tail for head in self._heads)
+        return STREAM_BEGINS + b"".join(head + delta + self._tail for head in self._heads)
 
     def event(self, index: int, event: Event) -> bytes:
         match event:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from mlxplatform.api.openai.chat.render import ChatFacts, ChatFrames, completion_object
-from mlxplatform.api.running import Call
+from mlxplatform.api.running import STREAM_BEGINS, Call
 from mlxplatform.http.sse import comment
 from mlxplatform.inference import history
 from mlxplatform.inference.client import Completion, Gathering
@@ -98,7 +98,7 @@ async def frames(source: AsyncGenerator[list[Numbered], None], facts: ChatFacts,
     """Chunks whose ``id:`` is the number of the last event in them; only what comes after ``after``."""
     renderer = ChatFrames(facts)
     try:
-        yield comment("stream")
+        yield STREAM_BEGINS
         async for batch in source:
             if not batch:
                 yield comment()
@@ -107,7 +107,7 @@ async def frames(source: AsyncGenerator[list[Numbered], None], facts: ChatFacts,
             for number, event in joined(batch, after):
                 match event:
                     case Admitted():
-                        frame = renderer.opening()
+                        frame = renderer.opening().removeprefix(STREAM_BEGINS)
                     case Failed():
                         frame = renderer.failed(event, event.usage or Usage())
                     case _:

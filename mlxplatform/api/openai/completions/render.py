@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mlxplatform.api.openai.usage import usage_object
-from mlxplatform.api.running import Call, total, waiting_comment
+from mlxplatform.api.running import STREAM_BEGINS, Call, total, waiting_comment
 from mlxplatform.http.errors import openai_error
 from mlxplatform.http.sse import DONE, data_frame
 from mlxplatform.inference.client import Completion
@@ -68,7 +68,8 @@ class CompletionFrames:
         self._offsets = [0] * len(call.requests)
 
     def opening(self) -> bytes:
-        return b"".join(self._chunk(index, text, None) for index, text in enumerate(self._call.asked.extra) if text)
+        echoes = (self._chunk(index, text, None) for index, text in enumerate(self._call.asked.extra) if text)
+        return STREAM_BEGINS + b"".join(echoes)
 
     def event(self, index: int, event: Event) -> bytes:
         match event:
