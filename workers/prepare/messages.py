@@ -32,12 +32,17 @@ _PROBED_TEMPLATES = 32
 
 @dataclass(frozen=True)
 class Abilities:
-    """What a template can write. ``arguments_as_text``: tool call arguments must reach it as JSON text."""
+    """What a template can write.
+
+    ``arguments_as_text``: tool call arguments must reach it as JSON text. ``null_content``: it takes null for the
+    content of a turn that only calls tools; some write the calls in no other case.
+    """
 
     tools: bool
     tool_calls: bool
     tool_answers: bool
     arguments_as_text: bool
+    null_content: bool
 
     @property
     def native_tools(self) -> bool:
@@ -45,7 +50,7 @@ class Abilities:
 
 
 #: What is assumed of a template that no tool asks anything of.
-UNPROBED = Abilities(tools=False, tool_calls=False, tool_answers=False, arguments_as_text=False)
+UNPROBED = Abilities(tools=False, tool_calls=False, tool_answers=False, arguments_as_text=False, null_content=False)
 
 
 def _try(source: str, special: tuple[tuple[str, str], ...], messages: list[Turn], tools: list[Any] | None) -> str | None:
@@ -62,26 +67,30 @@ def abilities(source: str, special: tuple[tuple[str, str], ...]) -> Abilities:
     """Probe one template; ``special`` are the special token variables it may use."""
     asked: list[Turn] = [{"role": "user", "content": "x"}]
 
-    def called(arguments: Any) -> list[Turn]:
+    def called(arguments: Any, content: str | None) -> str | None:
         # Nine alphanumeric characters: the id form the strictest templates insist on.
         call = {"id": "callprobe", "type": "function", "function": {"name": _TOOL, "arguments": arguments}}
-        return [
+        turns: list[Turn] = [
             *asked,
-            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "assistant", "content": content, "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "callprobe", "name": _TOOL, "content": _ANSWER},
         ]
+        text = _try(source, special, turns, [_PROBE_TOOL])
+        good = text is not None and _VALUE in text and "None" not in text and f"'{_KEY}'" not in text
+        return text if good else None
 
     listed = _try(source, special, asked, [_PROBE_TOOL])
-    as_object = _try(source, special, called({_KEY: _VALUE}), [_PROBE_TOOL])
-    as_text = _try(source, special, called(json.dumps({_KEY: _VALUE})), [_PROBE_TOOL])
-    object_ok = as_object is not None and _VALUE in as_object and f"'{_KEY}'" not in as_object
-    text_ok = as_text is not None and _VALUE in as_text
-    answered = as_object if object_ok else as_text
+    as_object, as_text = {_KEY: _VALUE}, json.dumps({_KEY: _VALUE})
+    for arguments, content in ((as_object, None), (as_object, ""), (as_text, None), (as_text, "")):
+        written = called(arguments, content)
+        if written is not None:
+            break
     return Abilities(
         tools=listed is not None and _TOOL in listed,
-        tool_calls=object_ok or text_ok,
-        tool_answers=answered is not None and _ANSWER in answered,
-        arguments_as_text=text_ok and not object_ok,
+        tool_calls=written is not None,
+        tool_answers=written is not None and _ANSWER in written,
+        arguments_as_text=written is not None and arguments is as_text,
+        null_content=written is not None and content is None,
     )
 
 
@@ -109,8 +118,9 @@ def turns(messages: list[Message], can: Abilities) -> list[Turn]:
     names = {call.id: call.name for message in messages for call in message.tool_calls or []}
     out: list[Turn] = []
     for message in messages:
-        # '' for null: templates concatenate content, and "None" must never reach a model.
-        turn: Turn = {"role": message.role, "content": message.content or ""}
+        # '' for null elsewhere: templates concatenate content, and "None" must never reach a model.
+        null = message.content is None and bool(message.tool_calls) and can.null_content
+        turn: Turn = {"role": message.role, "content": None if null else message.content or ""}
         if message.name:
             turn["name"] = message.name
         if message.role == "tool":
@@ -151,6 +161,8 @@ def repairs(conversation_turns: list[Turn]) -> Iterator[list[Turn]]:
     yield conversation_turns
     fitted = short_ids(conversation_turns)
     yield fitted
+    fitted = one_call_a_turn(fitted)
+    yield fitted
     alternating = merged(fitted)
     yield alternating
     yield merged(without_system(alternating))
@@ -169,6 +181,25 @@ def short_ids(conversation_turns: list[Turn]) -> list[Turn]:
         if "tool_call_id" in turn:
             turn = {**turn, "tool_call_id": short(turn["tool_call_id"])}
         out.append(turn)
+    return out
+
+
+def one_call_a_turn(conversation_turns: list[Turn]) -> list[Turn]:
+    """Parallel calls one after the other, each followed by its answer, for templates that know single calls only."""
+    answers = {turn["tool_call_id"]: turn for turn in conversation_turns if "tool_call_id" in turn}
+    out: list[Turn] = []
+    moved: set[str] = set()
+    for turn in conversation_turns:
+        calls = turn.get("tool_calls") or []
+        if len(calls) < 2:
+            if turn.get("tool_call_id") not in moved:
+                out.append(turn)
+            continue
+        for index, call in enumerate(calls):
+            out.append({**turn, "content": turn["content"] if index == 0 else "", "tool_calls": [call]})
+            if call["id"] in answers:
+                out.append(answers[call["id"]])
+                moved.add(call["id"])
     return out
 
 
