@@ -76,7 +76,7 @@ class _OneAtATime:
 
         folder = locks or hub_cache() / ".pulls"
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = open(folder / _LOCK_NAME.sub("--", repo), "w")  # noqa: SIM115 - closed in __exit__
+        self._file = open(folder / _LOCK_NAME.sub("--", repo), "w")
 
     def __enter__(self) -> None:
         try:

@@ -160,6 +160,15 @@ def read(model_id: str, folder: Path, source: Literal["home", "hub"] = "home") -
     )
 
 
+def check_weights(path: Path) -> None:
+    """
+    Raises:
+        UnreadableModel: not a whole safetensors file.
+        OSError: not readable.
+    """
+    _header(path)
+
+
 def _home_folders(root: Path) -> Iterator[tuple[str, Path]]:
     for folder in _folders(root):
         if (folder / "config.json").is_file():

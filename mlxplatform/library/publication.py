@@ -114,6 +114,15 @@ def sweep(root: Path) -> int:
     return removed
 
 
+def provenance(folder: Path) -> dict[str, Any]:
+    """What was noted; empty when there is no such directory or nothing was."""
+    try:
+        facts = json.loads((folder / PROVENANCE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
 def write_provenance(folder: Path, **facts: Any) -> None:
     """Note in the directory itself where it came from."""
     facts = {"made_at": datetime.now(UTC).isoformat(timespec="seconds"), **facts}

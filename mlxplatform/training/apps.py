@@ -19,3 +19,18 @@ class TrainingConfig(AppConfig):
                 ended="mlxplatform.library.names:job_ended",
             )
         )
+        register(
+            JobKind(
+                "finetune",
+                "workers.tasks.training:finetune",
+                queue="gpujobs",
+                pausable=True,
+                concurrency=1,
+                title="Fine-tune",
+                ended="mlxplatform.training.finetuning:ended",
+            )
+        )
+        from mlxplatform.files import service as files
+        from mlxplatform.training.data import held_files
+
+        files.holders.append(held_files)

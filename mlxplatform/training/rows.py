@@ -124,7 +124,8 @@ def example(row: dict[str, Any]) -> Example:
             Message("user", _filled(row["prompt"], "prompt")),
             Message("assistant", _filled(row["completion"], "completion")),
         ]
-        return Example(turns=_with_system(row, turns), weights=[0] * (len(turns) - 1 + bool(row.get("system"))) + [1])
+        asked = _with_system(row, turns[:1])
+        return Example([*asked, turns[1]], [0] * len(asked) + [1])
     if kind == "preference":
         return _preference(row)
     turns, weights = _turns(row["messages"], "messages")
@@ -191,9 +192,7 @@ def _preference(row: dict[str, Any]) -> Example:
         prompt, _ = _turns(source.get("messages"), "input.messages")
         chosen, _ = _turns(row["preferred_output"], "preferred_output")
         rejected, _ = _turns(row["non_preferred_output"], "non_preferred_output")
-        return Example(
-            prompt + chosen, [0] * len(prompt) + [1] * len(chosen), _tools(source.get("tools")), rejected=prompt + rejected
-        )
+        return _pair(prompt, chosen, rejected, _tools(source.get("tools")))
     if isinstance(row["prompt"], list):
         prompt, _ = _turns(row["prompt"], "prompt")
     else:
@@ -204,9 +203,13 @@ def _preference(row: dict[str, Any]) -> Example:
         turns = _turns(value, name)[0] if isinstance(value, list) else [Message("assistant", _filled(value, name))]
         # Some data sets repeat the prompt in front of each answer.
         sides.append(turns[len(prompt) :] if turns[: len(prompt)] == prompt else turns)
-    return Example(
-        prompt + sides[0], [0] * len(prompt) + [1] * len(sides[0]), _tools(row.get("tools")), rejected=prompt + sides[1]
-    )
+    return _pair(prompt, sides[0], sides[1], _tools(row.get("tools")))
+
+
+def _pair(prompt: list[Message], chosen: list[Message], rejected: list[Message], tools: list[Tool]) -> Example:
+    if not chosen or not rejected:
+        raise BadRow("needs a chosen and a rejected answer")
+    return Example(prompt + chosen, [0] * len(prompt) + [1] * len(chosen), tools, rejected=prompt + rejected)
 
 
 def _with_system(row: dict[str, Any], turns: list[Message]) -> list[Message]:

@@ -3,11 +3,18 @@
 from django.urls import path
 
 from mlxplatform.http.views import endpoint
-from mlxplatform.training import views
+from mlxplatform.training import finetune_views, views
 
 urlpatterns = [
     path("api/quantize/inspect", endpoint(POST=views.quantize_inspect)),
     path("api/quantize/submit", endpoint(POST=views.quantize_submit)),
     path("api/quantize/reports", endpoint(GET=views.quantize_reports)),
     path("api/quantize/reports/<str:job_id>", endpoint(GET=views.quantize_report)),
+    path("api/finetune/fields", endpoint(GET=finetune_views.fields)),
+    path("api/finetune/inspect-dataset", endpoint(POST=finetune_views.inspect_dataset)),
+    path("api/finetune/submit", endpoint(POST=finetune_views.submit)),
+    path("api/finetune/<str:job_id>/finish", endpoint(POST=finetune_views.finish)),
+    path("api/finetune/<str:job_id>/curve", endpoint(GET=finetune_views.curve)),
+    path("api/adapters", endpoint(GET=finetune_views.adapters)),
+    path("api/adapters/<path:adapter_id>", endpoint(GET=finetune_views.adapter_detail, DELETE=finetune_views.adapter_delete)),
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -9,10 +11,13 @@ from django.db import transaction
 
 from mlxplatform import paths
 from mlxplatform.inference.contract import Refusal
-from mlxplatform.jobs.context import JobContext, JobFailed
+from mlxplatform.jobs.context import JobCancelled, JobContext, JobFailed
+from mlxplatform.jobs.models import Job
+from mlxplatform.jobs.states import CANCELLED, DONE
 from mlxplatform.library import local_models, names, publication
 from mlxplatform.library.local_models import LocalModel
-from mlxplatform.training import quantization, reports
+from mlxplatform.training import data, finetuning, quantization, registry, reports
+from mlxplatform.training.models import TrainingRun
 from workers.engine.platform import memory_budget
 from workers.tasks.trainer_child import Run
 
@@ -44,6 +49,76 @@ def quantize(ctx: JobContext) -> dict[str, Any]:
     reports.keep(ctx.job_id, ctx.project, result)
     ctx.artefact("model", id=result["model"])
     return {**result, "url": f"/api/quantize/reports/{ctx.job_id}"}
+
+
+def finetune(ctx: JobContext) -> dict[str, Any]:
+    """Run one fine-tune job; the answer names what it made."""
+    order = ctx.config
+    full = order["fine_tune_type"] == "full"
+    root = paths.models_dir(settings.HOME) if full else paths.adapters_dir(settings.HOME)
+    output = _full_name(ctx, order) if full else finetuning.adapter_id(ctx.job_id)
+    name = finetuning.model_name(order, ctx.job_id)
+    work = paths.training_dir(settings.HOME) / ctx.job_id
+    if not _was_published(root, output, ctx.job_id):
+        model = base_model(order["model"], order["revision"])
+        with RefusalsExplained():
+            train, valid = data.paths(order["data"])
+        needed = finetuning.estimate_bytes(model, order)
+        preflight(needed)
+        publication.sweep(root)
+        sweep_work()
+        task = {
+            **{key: value for key, value in order.items() if key != "data"},
+            **machine(),
+            "task": "finetune",
+            "job": ctx.job_id,
+            "name": name,
+            "source": str(model.path),
+            "train": str(train),
+            "valid": str(valid) if valid else "",
+            "formats": finetuning.FORMATS[order["method"]],
+            "lineage": data.lineage(order["data"]),
+            "work": str(work),
+            "output_root": str(root),
+            "output": output,
+        }
+        for warning in order["data"]["inspection"]["warnings"]:
+            ctx.log(warning)
+        run = Run(ctx, task, needed, f"finetune {model.id}", finish_asked=lambda: _finish_asked(ctx.job_id))
+        try:
+            run.result()
+        except JobCancelled:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+    result = registry.keep(ctx.job_id, ctx.project, root / output)
+    shutil.rmtree(work, ignore_errors=True)
+    ctx.artefact("model" if full else "adapter", id=output, asked_as=name)
+    return result
+
+
+def _full_name(ctx: JobContext, order: dict[str, Any]) -> str:
+    """The name of a fully trained model, taken again if an earlier end of the job let it go."""
+    name = finetuning.full_output(order, ctx.job_id)
+    with RefusalsExplained(), transaction.atomic():
+        if not _was_published(paths.models_dir(settings.HOME), name, ctx.job_id):
+            names.check(name, "output")
+            names.reserve(name, ctx.job_id, "output")
+    return name
+
+
+def _finish_asked(job_id: str) -> bool:
+    return TrainingRun.objects.filter(pk=job_id, finish=True).exists()
+
+
+def sweep_work() -> None:
+    """Remove the checkpoints of runs that ended for good while no worker was looking."""
+    root = paths.training_dir(settings.HOME)
+    if not root.is_dir():
+        return
+    kept = set(Job.objects.exclude(state__in=(DONE, CANCELLED)).values_list("id", flat=True))
+    for folder in root.iterdir():
+        if folder.name not in kept:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def base_model(model_id: str, revision: str) -> LocalModel:
@@ -79,7 +154,6 @@ class RefusalsExplained:
             raise JobFailed(error.code, error.message) from None
 
 
-def _was_published(models: Any, output: str, job_id: str) -> bool:
+def _was_published(root: Path, output: str, job_id: str) -> bool:
     """Whether an earlier attempt of this very job published and died before it could say so."""
-    provenance = local_models.find(output, models.parent)
-    return provenance is not None and provenance.provenance.get("job") == job_id
+    return publication.provenance(root / output).get("job") == job_id

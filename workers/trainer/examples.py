@@ -7,6 +7,7 @@ prompt and taking the longest common prefix of the ids; at least one token of ev
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -46,10 +47,8 @@ class Collected:
     lengths: list[int] = field(default_factory=list)
 
     def describe(self) -> dict[str, Any]:
-        histogram: Counter[str] = Counter()
-        for length in self.lengths:
-            bound = next((bucket for bucket in BUCKETS if length <= bucket), None)
-            histogram[f"<={bound}" if bound else f">{BUCKETS[-1]}"] += 1
+        names = [*(f"<={bucket}" for bucket in BUCKETS), f">{BUCKETS[-1]}"]
+        histogram = Counter(names[bisect_left(BUCKETS, length)] for length in self.lengths)
         return {
             "rows_used": len(self.chosen),
             "rows_truncated": self.truncated,

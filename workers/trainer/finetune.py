@@ -157,8 +157,8 @@ class Trainer:
         """Log-probability of each chosen, then each rejected answer under the model as it was before training."""
         if not data.chosen:
             return []
-        scales = {module: module.scale for _, module in self.model.named_modules() if "lora_a" in module}
-        for module in scales:
+        adapted = [(module, module.scale) for module in self.model.modules() if "lora_a" in module]
+        for module, _ in adapted:
             module.scale = 0.0
         self.model.eval()
         sums = []
@@ -170,7 +170,7 @@ class Trainer:
             sums.append(float(total.item()))
             if index % 50 == 0:
                 report.stage("reference", 0.01, "Measuring the reference.", row=index, rows=len(sides))
-        for module, scale in scales.items():
+        for module, scale in adapted:
             module.scale = scale
         return sums
 
@@ -321,6 +321,7 @@ def _adapter_config(task: dict[str, Any], model: nn.Module) -> dict[str, Any]:
         "base_model": task["model"],
         "base_revision": task["revision"],
         "method": task["method"],
+        "name": task["name"],
     }
     if task["fine_tune_type"] != "full":
         config["lora_parameters"]["keys"] = adapters.resolve_keys(model, task["target_modules"])

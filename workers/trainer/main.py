@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 
 from workers.trainer import report
 from workers.trainer.control import Control, Stop
@@ -42,6 +43,9 @@ def main() -> int:
         return report.failed(failure.code, failure.message)
     except OSError as error:
         return report.failed("cannot_write", f"Writing failed: {error.strerror or 'input/output error'}.")
+    except Exception:  # the outermost edge of the process: whatever it is, the supervisor gets a status and a trace
+        traceback.print_exc()
+        return 1
     report.done(**result)
     return 0
 

@@ -1,0 +1,158 @@
+"""Training data by id: a dataset's version or uploaded files, found for the runner and looked through beforehand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mlxplatform.datasets import publish
+from mlxplatform.datasets.models import Dataset, DatasetVersion
+from mlxplatform.files import blobs, jsonl, service
+from mlxplatform.files.models import StoredFile
+from mlxplatform.inference.contract import Refusal
+from mlxplatform.training import rows
+from mlxplatform.training.fields import invalid
+
+#: The purpose an uploaded training file must have.
+PURPOSE = "fine-tune"
+
+
+def choose(order: dict[str, Any], project: str | None) -> dict[str, Any]:
+    """Which data an order means, by ids: ``{"dataset", "version"}`` or ``{"training_file", "validation_file"}``.
+
+    Raises:
+        Refusal: neither or both named, unknown ids, or data that is not for training.
+    """
+    if (order["dataset"] is None) == (order["training_file"] is None):
+        name = "dataset" if order["dataset"] is None else "training_file"
+        code = "missing_required_parameter" if order["dataset"] is None else "invalid_value"
+        raise Refusal(400, code, "Name one source of data: dataset or training_file.", param=name)
+    if order["dataset"] is not None:
+        if order["validation_file"] is not None:
+            raise invalid("validation_file", "A dataset brings its own validation rows; leave validation_file out.")
+        version = _version(order["dataset"], project)
+        return {"dataset": version.dataset_id, "version": version.number}
+    chosen = {"training_file": _file(order["training_file"], project, "training_file").id}
+    if order["validation_file"] is not None:
+        chosen["validation_file"] = _file(order["validation_file"], project, "validation_file").id
+    return chosen
+
+
+def paths(chosen: dict[str, Any]) -> tuple[Path, Path | None]:
+    """(training rows, validation rows) on this machine.
+
+    Raises:
+        Refusal: the data is gone.
+    """
+    if "dataset" in chosen:
+        version = DatasetVersion.objects.filter(dataset=chosen["dataset"], number=chosen["version"]).first()
+        if version is None or not version.location:
+            raise Refusal(404, "dataset_not_found", "The dataset is not there any more.", param="dataset")
+        valid = publish.path_of(version.location, "valid.jsonl")
+        has_valid = version.files.get("valid.jsonl", {}).get("rows", 0) > 0 and valid.is_file()
+        return publish.path_of(version.location, "train.jsonl"), valid if has_valid else None
+    train = _blob(chosen["training_file"], "training_file")
+    validation = chosen.get("validation_file")
+    return train, _blob(validation, "validation_file") if validation else None
+
+
+def inspect(chosen: dict[str, Any], formats: tuple[str, ...]) -> dict[str, Any]:
+    """What the data holds: counts, format, problems, rows that are in both parts.
+
+    Raises:
+        Refusal: nothing usable in it.
+    """
+    param = "dataset" if "dataset" in chosen else "training_file"
+    train_path, valid_path = paths(chosen)
+    train = _look(train_path, formats, param)
+    found: dict[str, Any] = {"train": train.describe(), "valid": None, "in_both": 0, "warnings": []}
+    if not train.rows:
+        reason = f": {train.problems[0]}" if train.problems else ""
+        raise Refusal(400, "invalid_training_file", f"The training data has no usable row{reason}.", param=param)
+    if valid_path is not None:
+        param = param if param == "dataset" else "validation_file"
+        valid = _look(valid_path, formats, param)
+        if not valid.rows and param == "validation_file":
+            reason = f": {valid.problems[0]}" if valid.problems else ""
+            raise Refusal(400, "invalid_validation_file", f"The validation data has no usable row{reason}.", param=param)
+        found["valid"], found["in_both"] = valid.describe(), len(train.digests & valid.digests)
+    found["warnings"] = _warnings(found)
+    return found
+
+
+def lineage(chosen: dict[str, Any]) -> dict[str, Any]:
+    """Ids and checksums of the data, for the record of what it made."""
+    if "dataset" in chosen:
+        version = DatasetVersion.objects.filter(dataset=chosen["dataset"], number=chosen["version"]).first()
+        files = {name: info.get("sha256") for name, info in version.files.items()} if version else {}
+        return {"dataset": chosen["dataset"], "version": chosen["version"], "sha256": files}
+    ids = [value for value in (chosen["training_file"], chosen.get("validation_file")) if value]
+    return {"files": dict(StoredFile.objects.filter(pk__in=ids).values_list("id", "sha256"))}
+
+
+def held_files(ids: list[str]) -> set[str]:
+    """Which of these files a live run still needs."""
+    from mlxplatform.jobs.models import Job
+    from mlxplatform.jobs.states import TERMINAL
+
+    live = Job.objects.filter(kind="finetune").exclude(state__in=TERMINAL).values_list("config__data", flat=True)
+    used = {value for chosen in live for name, value in (chosen or {}).items() if name.endswith("_file")}
+    return used & set(ids)
+
+
+def _version(raw: str, project: str | None) -> DatasetVersion:
+    dataset_id, _, number = raw.partition("@")
+    datasets = Dataset.objects.filter(pk=dataset_id)
+    dataset = (datasets if project is None else datasets.filter(project=project)).first()
+    if dataset is None:
+        raise Refusal(404, "dataset_not_found", "There is no such dataset.", param="dataset")
+    ready = dataset.versions.filter(state=DatasetVersion.State.READY).order_by("-number")
+    if number:
+        if not number.removeprefix("v").isdecimal() or len(number) > 9:
+            raise invalid("dataset", "A version is a number: dataset@2.")
+        ready = ready.filter(number=int(number.removeprefix("v")))
+    version = ready.first()
+    if version is None:
+        raise invalid("dataset", "The dataset has no finished version.")
+    if not version.trainable:
+        raise invalid("dataset", "This dataset holds prompts without answers; fill the answers in first.")
+    return version
+
+
+def _file(file_id: str, project: str | None, param: str) -> StoredFile:
+    file = service.find(file_id, project, param=param)
+    if file.purpose != PURPOSE:
+        raise Refusal(400, "invalid_file_purpose", f"{param} has the purpose {file.purpose}; it must be {PURPOSE}.", param=param)
+    if file.status != "processed":
+        raise invalid(param, f"{param} is not complete yet.")
+    return file
+
+
+def _blob(file_id: str, param: str) -> Path:
+    path = blobs.path_of(file_id)
+    if not path.is_file():
+        raise Refusal(404, "file_not_found", "The file's content is not here any more.", param=param)
+    return path
+
+
+def _look(path: Path, formats: tuple[str, ...], param: str) -> rows.Inspection:
+    try:
+        return rows.inspect(path, formats)
+    except jsonl.NotLines as problem:
+        raise Refusal(400, "invalid_file_format", problem.message, param=param) from None
+
+
+def _warnings(found: dict[str, Any]) -> list[str]:
+    train, valid = found["train"], found["valid"]
+    said = []
+    if train["bad_rows"]:
+        said.append(f"{train['bad_rows']} training rows cannot be used.")
+    if train["duplicates"]:
+        said.append(f"{train['duplicates']} training rows occur more than once.")
+    if train["rows"] < 10:
+        said.append(f"Only {train['rows']} training rows: the model will learn them by heart.")
+    if valid is None or not valid["rows"]:
+        said.append("There is no validation data: over-fitting cannot be seen.")
+    elif found["in_both"]:
+        said.append(f"{found['in_both']} validation rows are training rows too: the validation loss will look too good.")
+    return said

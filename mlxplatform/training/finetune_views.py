@@ -1,0 +1,141 @@
+"""``/api/finetune/*`` and ``/api/adapters*``: looking at data, ordering, finishing early, and what was made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import transaction
+from django.http import HttpRequest
+
+from mlxplatform.accounts import audit
+from mlxplatform.http.body import read_json
+from mlxplatform.inference.contract import Refusal
+from mlxplatform.jobs import queries
+from mlxplatform.jobs.models import Job, JobEvent
+from mlxplatform.jobs.states import TERMINAL
+from mlxplatform.training import data, finetuning, registry
+from mlxplatform.training.fields import Field, read
+from mlxplatform.training.models import TrainingRun
+from mlxplatform.training.views import actor_of, earlier_job, idempotency_key, project_of
+
+#: The fields of an order that only name data.
+_DATA_FIELDS = tuple(Field(name, "text", high=100) for name in ("dataset", "training_file", "validation_file"))
+
+
+def project_filter(request: HttpRequest) -> str | None:
+    """The project to look in; None for those who see every project."""
+    identity = getattr(request, "identity", None)
+    return project_of(request) if identity is not None and not identity.is_admin else None
+
+
+async def fields(request: HttpRequest) -> dict[str, Any]:
+    return {"ok": True, "fields": [field.describe() for field in finetuning.FIELDS], "formats": finetuning.FORMATS}
+
+
+async def inspect_dataset(request: HttpRequest) -> dict[str, Any]:
+    body = await read_json(request)
+    return await sync_to_async(_inspect)(request, body)
+
+
+def _inspect(request: HttpRequest, body: dict[str, Any]) -> dict[str, Any]:
+    if "path" in body:
+        raise Refusal(400, "unknown_parameter", "Data is named by id, not by path: give dataset or training_file.", param="path")
+    order = read(body, _DATA_FIELDS, ignore=("method",))
+    method = body.get("method") or "sft"
+    if method not in finetuning.FORMATS:
+        raise Refusal(400, "invalid_value", f"method must be one of {', '.join(finetuning.FORMATS)}.", param="method")
+    chosen = data.choose(order, project_filter(request))
+    found = data.inspect(chosen, finetuning.FORMATS[method])
+    return {
+        "ok": True,
+        "n_train": found["train"]["rows"],
+        "n_valid": found["valid"]["rows"] if found["valid"] else 0,
+        "format": found["train"]["format"],
+        **found,
+    }
+
+
+async def submit(request: HttpRequest) -> dict[str, Any]:
+    body = await read_json(request)
+    return await sync_to_async(_submit)(request, body)
+
+
+def _submit(request: HttpRequest, body: dict[str, Any]) -> dict[str, Any]:
+    key = idempotency_key(request, body)
+    job = earlier_job(request, finetuning.KIND, key)
+    if job is None:
+        order = finetuning.check(body, project_filter(request))
+        with transaction.atomic():
+            job = finetuning.submit(order, project=project_of(request), created_by=actor_of(request), idempotency_key=key)
+            what = {"model": order["model"]}
+            audit.record(actor_of(request), "finetune.submit", job.id, project=project_of(request), after=what)
+    full = job.config["fine_tune_type"] == "full"
+    return {
+        "ok": True,
+        "job_id": job.id,
+        "adapter": None if full else finetuning.adapter_id(job.id),
+        "model": finetuning.full_output(job.config, job.id) if full else None,
+        "name": finetuning.model_name(job.config, job.id),
+        "warnings": job.config["data"]["inspection"]["warnings"],
+        "url": f"/api/jobs/{job.id}",
+        "stream": f"/api/jobs/{job.id}/stream",
+    }
+
+
+def finish(request: HttpRequest, job_id: str) -> dict[str, Any]:
+    """Stop at the next step and publish what there is."""
+    job = find_job(request, job_id)
+    if job.state in TERMINAL:
+        raise Refusal(400, "job_ended", f"The job is already {job.state}.", param="id")
+    TrainingRun.objects.update_or_create(job=job.id, defaults={"finish": True})
+    audit.record(actor_of(request), "finetune.finish", job.id, project=job.project)
+    return {"ok": True, "job_id": job.id}
+
+
+def curve(request: HttpRequest, job_id: str) -> dict[str, Any]:
+    """The run's figures by step, from the event log: the same after a reload, a resume or a year."""
+    job = find_job(request, job_id)
+    return {"ok": True, "job_id": job.id, **curve_of(job)}
+
+
+def curve_of(job: Job) -> dict[str, Any]:
+    """Train and validation figures, one per step: steps repeated after a resume count once, the last time."""
+    by_kind: dict[str, dict[int, dict[str, Any]]] = {"train": {}, "val": {}}
+    payloads = JobEvent.objects.filter(job=job, type="metric").order_by("seq").values_list("payload", flat=True)
+    for payload in payloads:
+        if payload.get("kind") in by_kind:
+            by_kind[payload["kind"]][payload["step"]] = {name: value for name, value in payload.items() if name != "kind"}
+    return {kind: [steps[number] for number in sorted(steps)] for kind, steps in by_kind.items()}
+
+
+def adapters(request: HttpRequest) -> dict[str, Any]:
+    found = registry.visible(project_filter(request))
+    for name in ("base_model", "method", "job"):
+        if request.GET.get(name):
+            found = found.filter(**{name: request.GET[name]})
+    return {"ok": True, "adapters": [registry.adapter_json(adapter) for adapter in found[:500]]}
+
+
+def adapter_detail(request: HttpRequest, adapter_id: str) -> dict[str, Any]:
+    return {"ok": True, "adapter": registry.adapter_json(registry.find(adapter_id, project_filter(request)))}
+
+
+def adapter_delete(request: HttpRequest, adapter_id: str) -> dict[str, Any]:
+    adapter = registry.find(adapter_id, project_filter(request))
+    shown = registry.adapter_json(adapter)
+    with transaction.atomic():
+        audit.record(actor_of(request), "adapter.delete", adapter.id, project=adapter.project, before={"name": adapter.name})
+        registry.remove(adapter)
+    return {"ok": True, "deleted": shown["id"]}
+
+
+def find_job(request: HttpRequest, job_id: str) -> Job:
+    """
+    Raises:
+        Refusal: 404.
+    """
+    job = queries.visible(request).filter(pk=job_id, kind=finetuning.KIND).first()
+    if job is None:
+        raise Refusal(404, "job_not_found", "job not found")
+    return job

@@ -1,0 +1,104 @@
+"""The registry of what fine-tuning made: one row per adapter or fully trained model, with base, figures and lineage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.db.models import QuerySet
+
+from mlxplatform import paths
+from mlxplatform.inference.contract import Refusal
+from mlxplatform.jobs.models import Job
+from mlxplatform.library import local_adapters, publication
+from mlxplatform.training import finetuning
+from mlxplatform.training.models import Adapter
+
+#: Files every published directory carries: the run's configuration with its outcome, and its curve.
+RUN, METRICS = "run.json", "metrics.jsonl"
+
+
+def keep(job_id: str, project: str, folder: Path) -> dict[str, Any]:
+    """Register what a job published; repeating it changes nothing. Answers the job's result."""
+    run = json.loads((folder / RUN).read_text())
+    order, outcome = run["config"], run["result"]
+    full = order["fine_tune_type"] == "full"
+    job = Job.objects.filter(pk=job_id).first()
+    adapter, _ = Adapter.objects.update_or_create(
+        id=finetuning.adapter_id(job_id),
+        defaults={
+            "project": project,
+            "name": order["name"],
+            "base_model": order["model"],
+            "base_revision": order["revision"],
+            "method": order["method"],
+            "fine_tune_type": order["fine_tune_type"],
+            "model": folder.relative_to(paths.models_dir(settings.HOME)).as_posix() if full else "",
+            "job": job_id,
+            "config": order,
+            "metrics": outcome,
+            "lineage": order["lineage"],
+            "bytes": outcome["bytes"],
+            "created_by": job.created_by if job else "",
+        },
+    )
+    return {**outcome, "adapter": None if full else adapter.id, "model": adapter.model or None, "name": adapter.name}
+
+
+def visible(project: str | None) -> QuerySet[Adapter]:
+    found = Adapter.objects.all()
+    return found if project is None else found.filter(project=project)
+
+
+def find(adapter_id: str, project: str | None, param: str = "adapter") -> Adapter:
+    """By id, or by the name requests use.
+
+    Raises:
+        Refusal: 404.
+    """
+    by = "name" if adapter_id.startswith(local_adapters.NAME_PREFIX) else "id"
+    adapter = visible(project).filter(**{by: adapter_id}).first()
+    if adapter is None:
+        raise Refusal(404, "adapter_not_found", "There is no such adapter.", param=param)
+    return adapter
+
+
+def folder_of(adapter: Adapter) -> Path:
+    """
+    Raises:
+        Refusal: 404 its files are gone or not whole.
+    """
+    local = local_adapters.find(adapter.id, settings.HOME)
+    if local is None:
+        raise Refusal(404, "adapter_incomplete", "The adapter's files are missing or incomplete.")
+    return local.path
+
+
+def remove(adapter: Adapter) -> None:
+    """Forget an adapter and delete its files; a fully trained model stays in the library."""
+    root = paths.adapters_dir(settings.HOME)
+    if not adapter.model and (root / adapter.id).exists():
+        publication.remove(root, adapter.id)
+    adapter.delete()
+
+
+def adapter_json(adapter: Adapter) -> dict[str, Any]:
+    parameters = {name: adapter.config.get(name) for name in ("rank", "scale", "lora_dropout", "num_layers")}
+    return {
+        "id": adapter.id,
+        "name": adapter.name,
+        "base_model": adapter.base_model,
+        "base_revision": adapter.base_revision,
+        "method": adapter.method,
+        "fine_tune_type": adapter.fine_tune_type,
+        "model": adapter.model or None,
+        "job_id": adapter.job or None,
+        "parents": adapter.parents,
+        **parameters,
+        "size_bytes": adapter.bytes,
+        "metrics": adapter.metrics,
+        "lineage": adapter.lineage,
+        "created_at": adapter.created_at.isoformat(),
+    }
