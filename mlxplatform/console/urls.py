@@ -1,12 +1,15 @@
 """Routes of the console: pages for people, at the root and under /console."""
 
+from django.templatetags.static import static
 from django.urls import path
+from django.views.generic import RedirectView
 
 from mlxplatform.console.views import accounts, datasets, files, home, jobs, models, schedules
 
 app_name = "console"
 
 urlpatterns = [
+    path("favicon.ico", RedirectView.as_view(url=static("console/icon.svg"))),
     path("", home.home, name="home"),
     path("console/chat", home.chat, name="chat"),
     path("console/jobs", jobs.job_list, name="jobs"),
