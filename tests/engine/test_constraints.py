@@ -14,7 +14,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from mlxplatform.inference.contract import Constraint, InferenceRequest, Tool
-from workers.engine.constraints import Grammars
+from workers.engine.constraints import GrammarFault, Grammars
 from workers.engine.text import TextLayer
 from workers.engine.tool_parsers import FAMILIES, family
 from workers.prepare.grammar import compile_constraint
@@ -51,8 +51,7 @@ def wander(grammars: Grammars, tokenizer: Tokenizer, spec: TextSpec, seed: int, 
     tokens, planned = [1], []
     logits = mx.zeros((1, VOCAB))
     for _ in range(limit):
-        row = np.array(mask(mx.array(tokens), logits))[0]
-        assert mask.fault is None
+        row = np.array(mask.apply(mx.array(tokens[-1:]), logits))[0]
         allowed = np.flatnonzero(np.isfinite(row)).tolist()
         assert allowed
         if not planned and rng.random() < 0.5:
@@ -185,10 +184,10 @@ def test_the_grammar_binds_only_after_reasoning(grammars, tokenizer):
     mask = grammars.mask(spec)
     tokens = [1]
     free = mx.zeros((1, VOCAB))
-    assert np.isfinite(np.array(mask(mx.array(tokens), free))).all()
+    assert np.isfinite(np.array(mask.apply(mx.array(tokens), free))).all()
     for token in [*tokenizer.encode("hm", add_special_tokens=False).ids, *closing]:
         tokens.append(token)
-        row = np.array(mask(mx.array(tokens), free))[0]
+        row = np.array(mask.apply(mx.array(tokens), free))[0]
     assert mask.binding
     assert {tokenizer.id_to_token(int(i))[0] for i in np.flatnonzero(np.isfinite(row))} == {"y"}
 
@@ -201,10 +200,10 @@ def test_a_model_may_still_open_reasoning_itself(grammars):
         reasoning_ids=([1], [0]),
     )
     mask = grammars.mask(spec)
-    row = np.array(mask(mx.array([5]), mx.zeros((1, VOCAB))))[0]
+    row = np.array(mask.apply(mx.array([5]), mx.zeros((1, VOCAB))))[0]
     assert np.isfinite(row[1])
-    assert np.isfinite(np.array(mask(mx.array([5, 1]), mx.zeros((1, VOCAB))))).all()
-    bound = np.array(mask(mx.array([5, 1, 0]), mx.zeros((1, VOCAB))))[0]
+    assert np.isfinite(np.array(mask.apply(mx.array([5, 1]), mx.zeros((1, VOCAB))))).all()
+    bound = np.array(mask.apply(mx.array([5, 1, 0]), mx.zeros((1, VOCAB))))[0]
     assert not np.isfinite(bound[1])
 
 
@@ -212,23 +211,16 @@ def test_a_mask_taken_up_again_knows_what_was_said(grammars, tokenizer):
     spec = TextSpec(stop_ids=[STOP], grammar=compile_constraint(request(constraint=Constraint("choice", ["yes no"])), None))
     said = tokenizer.encode("yes", add_special_tokens=False).ids
     again = grammars.mask(spec, said)
-    row = np.array(again(mx.array([1, *said]), mx.zeros((1, VOCAB))))[0]
+    row = np.array(again.apply(mx.array([1, *said]), mx.zeros((1, VOCAB))))[0]
     assert {tokenizer.decode([int(i)])[0] for i in np.flatnonzero(np.isfinite(row))} == {" "}
 
 
-def test_a_token_against_the_grammar_ends_the_answer_and_raises_nothing(grammars, tokenizer):
+def test_a_token_against_the_grammar_is_a_fault_and_not_an_answer(grammars, tokenizer):
     spec = TextSpec(stop_ids=[STOP], grammar=compile_constraint(request(constraint=Constraint("choice", ["yes"])), None))
     mask = grammars.mask(spec)
-    mask(mx.array([1]), mx.zeros((1, VOCAB)))
-    wrong = tokenizer.encode("q", add_special_tokens=False).ids
-    row = np.array(mask(mx.array([1, *wrong]), mx.zeros((1, VOCAB))))[0]
-    assert mask.fault
-    assert np.flatnonzero(np.isfinite(row)).tolist() == [STOP]
-
-
-def test_determined_tokens_are_known_ahead(grammars, tokenizer):
-    spec = TextSpec(stop_ids=[STOP], grammar=compile_constraint(request(constraint=Constraint("choice", ["certainly"])), None))
-    assert tokenizer.decode(grammars.mask(spec).forced()) == "certainly"
+    mask.apply(mx.array([1]), mx.zeros((1, VOCAB)))
+    with pytest.raises(GrammarFault):
+        mask.apply(mx.array(tokenizer.encode("q", add_special_tokens=False).ids), mx.zeros((1, VOCAB)))
 
 
 def test_an_unconstrained_answer_has_no_mask(grammars):

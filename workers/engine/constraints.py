@@ -1,8 +1,8 @@
 """Compiled grammars as logits masks, one matcher per constrained sequence.
 
 Compilation and refusal happened before admission (workers.prepare.grammar); here a grammar only decides, each
-step, which tokens may come. The mask costs about 50 µs a token and row. Nothing raises during a step: a
-matcher that fails records its fault and lets the sequence end.
+step, which tokens may come. The mask costs about 50 µs a token and row. A matcher that cannot go on raises
+:class:`GrammarFault`, so that a half-followed constraint is never passed off as an answer.
 """
 
 from __future__ import annotations
@@ -17,8 +17,12 @@ from llguidance import LLMatcher, LLTokenizer
 from workers.prepare.protocol import TextSpec
 
 
+class GrammarFault(Exception):
+    """A grammar could not go on: a limit was reached, or a token came that it does not allow."""
+
+
 class GrammarMask:
-    """Logits processor of one sequence: (tokens so far, logits [1, vocabulary]) to masked logits.
+    """The mask of one sequence.
 
     It reads the newest token, so it waits for the step before. The first call sees the token before the
     answer and consumes nothing; from then on every call consumes exactly one.
@@ -33,8 +37,6 @@ class GrammarMask:
         self._may_reason = spec.grammar_from == "maybe_reasoning" and len(self._opening) == 1
         self._recent: list[int] = []
         self._fresh = True
-        #: Why the grammar could not go on; None while all is well.
-        self.fault: str | None = matcher.get_error() or None
         for token in emitted:
             self._consume(token)
 
@@ -43,24 +45,19 @@ class GrammarMask:
         """Whether the grammar already restricts what comes next."""
         return not self._reasoning
 
-    def __call__(self, tokens: mx.array, logits: mx.array) -> mx.array:
+    def apply(self, newest: mx.array, logits: mx.array) -> mx.array:
+        """Logits [1, vocabulary] with impossible tokens at -inf; ``newest`` is the token they follow.
+
+        Raises:
+            GrammarFault: the grammar cannot go on. The caller ends this answer, and no other.
+        """
         if not self._fresh:
-            self._consume(int(tokens[-1]))
+            self._consume(int(newest[-1]))
         self._fresh = False
         if self._reasoning:
             return logits
         allowed = self._allowed(logits.shape[-1])
         return mx.where(mx.array(allowed)[None], logits, mx.array(-mx.inf, dtype=logits.dtype))
-
-    def apply(self, newest: mx.array, logits: mx.array) -> mx.array:
-        """As a call, for generators that keep no history: ``newest`` is the token the logits follow."""
-        return self(newest, logits)
-
-    def forced(self) -> list[int]:
-        """Tokens that must come next whatever is sampled; empty when there is a choice."""
-        if self._reasoning or self._may_reason or self.fault is not None:
-            return []
-        return list(self._matcher.compute_ff_tokens())
 
     def _consume(self, token: int) -> None:
         if self._reasoning:
@@ -73,18 +70,19 @@ class GrammarMask:
             if token == self._opening[0]:
                 self._reasoning = True
                 return
-        if token in self._stop_ids or self._matcher.is_stopped() or self.fault is not None:
+        if token in self._stop_ids or self._matcher.is_stopped():
             return
         if not self._matcher.consume_token(token):
-            self.fault = self._matcher.get_error() or "the grammar refused a token"
+            self._raise_fault()
 
     def _allowed(self, size: int) -> np.ndarray:
         """Boolean row over the output layer."""
-        if self.fault is None and not self._matcher.is_stopped():
-            llg_numpy.fill_next_token_bitmask(self._matcher, self._bits, 0)
-            self.fault = self._matcher.get_error() or None
         allowed = np.zeros(size, dtype=np.bool_)
-        if self.fault is not None or self._matcher.is_stopped():
+        if not self._matcher.is_stopped():
+            llg_numpy.fill_next_token_bitmask(self._matcher, self._bits, 0)
+        if self._matcher.is_error():
+            self._raise_fault()
+        if self._matcher.is_stopped():
             # Nothing may follow: let the answer end.
             allowed[[token for token in self._stop_ids if token < size]] = True
             return allowed
@@ -93,6 +91,9 @@ class GrammarMask:
         if self._may_reason:
             allowed[self._opening[0]] = True
         return allowed
+
+    def _raise_fault(self) -> None:
+        raise GrammarFault(self._matcher.get_error() or "the grammar refused a token")
 
 
 class Grammars:
