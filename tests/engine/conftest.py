@@ -37,6 +37,8 @@ from workers.host.runtime import Settings as HostSettings  # noqa: E402
 
 EMBEDDER = "all-minilm-l6-v2"
 GREEDY = Sampling(temperature=0.0)
+#: Never ends by itself: the tiny model's special tokens cannot come.
+ENDLESS = Sampling(temperature=1.0, seed=1, logit_bias={0: -1000.0, 1: -1000.0, 2: -1000.0})
 
 
 @pytest.fixture(scope="session")
@@ -144,8 +146,8 @@ class Answer:
 class Host:
     """A host runtime with shortcuts."""
 
-    def __init__(self, home: Path, **settings: Any):
-        self.runtime = HostRuntime(HostSettings("test", home, threads=1, prefix_mb=16, **settings))
+    def __init__(self, home: Path, *, gated: Any = None, **settings: Any):
+        self.runtime = HostRuntime(HostSettings("test", home, threads=1, prefix_mb=16, **settings), gated=gated)
         self._numbers = itertools.count(1)
 
     def start(self, text: str = "Say hello.", *, model: str = "tiny", **fields: Any) -> tuple[Running, Answer]:

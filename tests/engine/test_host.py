@@ -22,7 +22,7 @@ from mlxplatform.inference.contract import (
     Text,
     Waiting,
 )
-from tests.engine.conftest import EMBEDDER, Host
+from tests.engine.conftest import EMBEDDER, ENDLESS, Host
 
 MakeHost = Callable[..., Host]
 
@@ -84,7 +84,7 @@ def test_what_cannot_run_is_refused_before_anything_runs(
 
 def test_a_full_line_is_refused_with_a_time_to_come_back(make_host: MakeHost) -> None:
     host = make_host(slots=1, queue_limit=1)
-    running = [host.start(max_tokens=1500, sampling=Sampling(temperature=1.0, seed=1))[0] for _ in range(2)]
+    running = [host.start(max_tokens=1500, sampling=ENDLESS)[0] for _ in range(2)]
     with pytest.raises(Refusal) as refused:
         host.start()
     assert (refused.value.status, refused.value.code) == (429, "queue_full")
@@ -97,7 +97,7 @@ def test_a_full_line_is_refused_with_a_time_to_come_back(make_host: MakeHost) ->
 
 def test_a_cancelled_request_ends_at_once_and_frees_the_engine(make_host: MakeHost) -> None:
     host = make_host(slots=1)
-    long, answer = host.start(max_tokens=1500, sampling=Sampling(temperature=1.0, seed=1))
+    long, answer = host.start(max_tokens=1500, sampling=ENDLESS)
     answer.wait(lambda a: bool(a.text))
     waiting, _ = host.start(max_tokens=2)
     long.cancel("client left")
@@ -118,8 +118,8 @@ def test_a_cancel_that_overtakes_its_request_wins(make_host: MakeHost) -> None:
 
 def test_a_killed_engine_is_a_pause_not_an_error(make_host: MakeHost) -> None:
     host = make_host()
-    whole = host.ask("What is 2 plus 3?", max_tokens=300, sampling=Sampling(temperature=0.8, seed=4)).text
-    running = [host.start("What is 2 plus 3?", max_tokens=300, sampling=Sampling(temperature=0.8, seed=4)) for _ in range(3)]
+    whole = host.ask("What is 2 plus 3?", max_tokens=300, sampling=ENDLESS).text
+    running = [host.start("What is 2 plus 3?", max_tokens=300, sampling=ENDLESS) for _ in range(3)]
     for _, answer in running:
         answer.wait(lambda a: len(a.text) > 5)
     os.kill(host.engine().pid, signal.SIGKILL)
@@ -133,7 +133,7 @@ def test_a_killed_engine_is_a_pause_not_an_error(make_host: MakeHost) -> None:
 
 def test_waiting_is_told_while_the_engine_restarts(make_host: MakeHost) -> None:
     host = make_host()
-    running, answer = host.start(max_tokens=1000, sampling=Sampling(temperature=1.0, seed=2))
+    running, answer = host.start(max_tokens=1000, sampling=ENDLESS)
     answer.wait(lambda a: bool(a.text))
     os.kill(host.engine().pid, signal.SIGKILL)
     answer.wait(lambda a: any(isinstance(event, Waiting) and event.reason == "restart" for event in a.events))
@@ -146,9 +146,9 @@ def test_who_kills_the_engine_again_and_again_is_named_and_the_others_go_on(make
     host = make_host()
     host.ask(max_tokens=2)
     engine = host.engine()
-    innocent, calm = host.start("What is 2 plus 3?", max_tokens=200, sampling=Sampling(temperature=0.9, seed=3))
+    innocent, calm = host.start("What is 2 plus 3?", max_tokens=1500, sampling=ENDLESS)
     calm.wait(lambda a: bool(a.text))
-    culprit, answer = host.start("What is 4 plus 4?", max_tokens=900, sampling=Sampling(temperature=0.9, seed=5))
+    culprit, answer = host.start("What is 4 plus 4?", max_tokens=1500, sampling=ENDLESS)
     seq = culprit._entry.seq
     while not culprit.done.is_set():
         if seq in engine._sent and engine.state == "ready":
@@ -187,7 +187,7 @@ def test_the_least_recently_used_model_makes_room_but_never_one_in_use(make_host
     host.ask(max_tokens=2)
     host.ask(model=EMBEDDER, kind="embedding", messages=[], inputs=["x"])
     assert host.runtime.residency.get("tiny") is None
-    long, answer = host.start(max_tokens=1500, sampling=Sampling(temperature=1.0, seed=1))
+    long, answer = host.start(max_tokens=1500, sampling=ENDLESS)
     assert host.runtime.residency.get(EMBEDDER) is None
     answer.wait(lambda a: any(isinstance(event, Text) for event in a.events))
     with pytest.raises(Refusal) as refused:
@@ -211,7 +211,7 @@ def test_a_model_larger_than_the_budget_is_refused_with_the_numbers(make_host: M
 
 def test_closing_ends_children_and_tells_their_requests(make_host: MakeHost) -> None:
     host = make_host()
-    _, answer = host.start(max_tokens=1500, sampling=Sampling(temperature=1.0, seed=1))
+    _, answer = host.start(max_tokens=1500, sampling=ENDLESS)
     answer.wait(lambda a: bool(a.text))
     engine = host.engine()
     host.runtime.close()

@@ -22,6 +22,7 @@ from mlxplatform.library.local_models import LocalModel
 from workers.engine import protocol
 from workers.host import healing
 from workers.host.child import EngineChild
+from workers.host.gpu_lease import PASSED, Gate
 from workers.host.journal import Entry
 
 log = structlog.get_logger(__name__)
@@ -48,6 +49,7 @@ class Engine:
         host: str,
         flush: Callable[[], None],
         on_end: Callable[[Engine], None],
+        gated: Callable[[Engine, str], Gate] | None = None,
     ):
         self.model = model
         self.tokenizer = Tokenizer.from_file(str(model.path / "tokenizer.json"))
@@ -69,6 +71,9 @@ class Engine:
         self._deadline = 0.0
         self._began = time.monotonic()
         self._ready = threading.Event()
+        self._gate = gated(self, model.id) if gated is not None else None
+        if self._gate is not None:
+            self._deadline = PASSED
         self._child = self._launch()
 
     # -- for the runtime ---------------------------------------------------------------------------------
@@ -108,6 +113,8 @@ class Engine:
                 self._admit(entry)
                 self._send(entry)
             self._flush()
+        if self._gate is not None:
+            self._gate.wake()
 
     def cancel(self, entry: Entry, failed: Failed) -> None:
         """End a request with ``failed``; harmless when it has ended already."""
@@ -121,6 +128,21 @@ class Engine:
     def wait_ready(self, seconds: float) -> bool:
         """Whether the engine became ready in time."""
         return self._ready.wait(seconds) and self.state == "ready"
+
+    def work_class(self) -> str | None:
+        """The better class of work there is: interactive, rows or None."""
+        with self._lock:
+            if not self._entries:
+                return None
+            return "rows" if all(entry.is_row for entry in self._entries.values()) else "interactive"
+
+    def tell_waiting(self, reason: str) -> None:
+        """Say to every admitted request that it waits, and for what."""
+        with self._lock:
+            for entry in self._entries.values():
+                if entry.admitted:
+                    entry.sink([Waiting(0, None, reason)])
+            self._flush()
 
     def set_deadline(self, monotonic: float) -> None:
         """Until when the child may use the GPU."""
@@ -162,6 +184,9 @@ class Engine:
                 return
             self.state = "stopped"
             self._fail_all(failed or Failed("engine_unavailable", "The model was unloaded.", 503, retry_after=1))
+        if self._gate is not None:
+            self._gate.stop()
+            self._gate.resident(0)
         self._child.quit()
         self._on_end(self)
 
@@ -206,6 +231,8 @@ class Engine:
         log.info("engine.ready", model=self.model.id, after_seconds=self.load_seconds, **report.facts)
         if self._deadline:
             self._child.send(protocol.Deadline(self._deadline))
+        if self._gate is not None:
+            self._gate.resident(int(self.facts.get("weight_bytes", 0)))
         self._resume()
 
     def _on_exit(self, child: EngineChild, status: int | None) -> None:
@@ -345,5 +372,7 @@ class Engine:
     def _end(self, failed: Failed) -> None:
         self.state = "failed"
         self._ready.set()
+        if self._gate is not None:
+            self._gate.stop()
         self._fail_all(failed)
         self._on_end(self)

@@ -18,6 +18,7 @@ from mlxplatform.inference.contract import Refusal
 from mlxplatform.library.local_models import LocalModel
 from workers.engine import platform
 from workers.host.engine import Engine
+from workers.host.gpu_lease import Gate
 
 log = structlog.get_logger(__name__)
 
@@ -55,9 +56,10 @@ class Residency:
         flush: Callable[[], None],
         dtype: str = "auto",
         idle_seconds: float = 0.0,
+        gated: Callable[[Engine, str], Gate] | None = None,
     ):
         self.host, self.budget, self.dtype, self.idle_seconds = host, budget, dtype, idle_seconds
-        self._options, self._flush = options, flush
+        self._options, self._flush, self._gated = options, flush, gated
         self._engines: dict[str, Engine] = {}
         self._pinned: set[str] = set()
         self._lock = threading.RLock()
@@ -90,7 +92,7 @@ class Residency:
             for victim in victims:
                 log.info("engine.evicted", model=victim.model.id, **{"for": model.id})
                 victim.stop()
-            engine = Engine(model, self._options(model), self.host, self._flush, self._on_end)
+            engine = Engine(model, self._options(model), self.host, self._flush, self._on_end, self._gated)
             self._engines[model.id] = engine
             return engine
 

@@ -19,6 +19,7 @@ from mlxplatform.inference.contract import Event, Failed, Finished, InferenceReq
 from mlxplatform.library import local_models
 from mlxplatform.library.local_models import LocalModel
 from workers.host.engine import Engine, EngineGone
+from workers.host.gpu_lease import Gate
 from workers.host.journal import Entry, Sink
 from workers.host.residency import Residency
 from workers.prepare.client import Preparer
@@ -80,11 +81,11 @@ class Running:
 class HostRuntime:
     """Everything that runs inference on this host."""
 
-    def __init__(self, settings: Settings, *, preparer: Preparer | None = None):
+    def __init__(self, settings: Settings, *, gated: Callable[[Engine, str], Gate] | None = None):
         self.settings = settings
         self.on_flush: list[Callable[[], None]] = []
-        self.residency = Residency(settings.host, self._budget(), self._options, self._flush, settings.dtype)
-        self._preparer = preparer or Preparer()
+        self.residency = Residency(settings.host, self._budget(), self._options, self._flush, settings.dtype, gated=gated)
+        self._preparer = Preparer()
         self._preparer.start()
         self._numbers = itertools.count(1)
         self._running: dict[str, Running] = {}
@@ -234,10 +235,14 @@ _runtime_lock = threading.Lock()
 
 def runtime() -> HostRuntime:
     """The process-wide runtime, made from Django's settings at first use."""
+    from mlxplatform.broker.connections import sync_client
+    from workers.host.gpu_lease import keepers
+
     global _runtime
     with _runtime_lock:
         if _runtime is None:
-            _runtime = HostRuntime(settings_from_environment())
+            settings = settings_from_environment()
+            _runtime = HostRuntime(settings, gated=keepers(sync_client(), settings.host))
         return _runtime
 
 
