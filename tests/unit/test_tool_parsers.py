@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from mlxplatform.inference.contract import Tool
@@ -219,3 +222,11 @@ def test_a_stated_family_and_a_vocabulary_count_too():
     assert detect("<tool_call>", lambda _: None, "glm47") == "glm47"
     assert detect("nothing", {"<|tool_call_start|>": 1, "<|tool_call_end|>": 2}.get) == "pythonic"
     assert detect("nothing", lambda _: None, "no such family") == "hermes"
+
+
+def test_the_documented_families_are_the_ones_there_are():
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "prompts-and-answers.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    documented = {name: row.rstrip(" |").endswith("yes") for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    families = {name: forced for name, forced in documented.items() if name in FAMILIES}
+    assert families == {name: family(name).forced is not None for name in FAMILIES}
