@@ -60,6 +60,7 @@ INSTALLED_APPS = [
     "mlxplatform.rows",
     "mlxplatform.files",
     "mlxplatform.batches",
+    "mlxplatform.webhooks",
     "mlxplatform.datasets",
     "mlxplatform.library",
     "mlxplatform.training",

@@ -8,6 +8,7 @@ urlpatterns = [
     path("", include("mlxplatform.jobs.urls")),
     path("", include("mlxplatform.files.urls")),
     path("", include("mlxplatform.batches.urls")),
+    path("", include("mlxplatform.webhooks.urls")),
     path("", include("mlxplatform.datasets.urls")),
     path("", include("mlxplatform.library.urls")),
     path("", include("mlxplatform.training.urls")),

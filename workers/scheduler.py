@@ -22,11 +22,12 @@ log = structlog.get_logger(__name__)
 
 @dataclass
 class Chore:
-    """Something to do every ``period`` seconds."""
+    """Something to do every ``period`` seconds. ``waits``: it waits for others, so it gets a thread of its own."""
 
     name: str
     period: float
     act: Callable[[], object]
+    waits: bool = False
     due: float = field(default=0.0)
 
 
@@ -36,12 +37,14 @@ def chores() -> list[Chore]:
     from mlxplatform.jobs.sweep import Sweeper
     from mlxplatform.rows import sweep as rows
     from mlxplatform.schedules import service as schedules
+    from mlxplatform.webhooks import service as webhooks
 
     return [
         Chore("jobs", 1.0, Sweeper().sweep),
         Chore("rows", 2.0, rows.sweep),
         Chore("files", 300.0, files.sweep),
         Chore("schedules", 1.0, schedules.tick),
+        Chore("webhooks", 1.0, webhooks.deliver_due, waits=True),
     ]
 
 
@@ -73,7 +76,11 @@ def main() -> None:
         signal.signal(name, lambda *_: stop.set())
     end_with_parent(stop.set)
     log.info("scheduler_ready")
-    run(chores(), stop)
+    work = chores()
+    for chore in work:
+        if chore.waits:
+            threading.Thread(target=run, args=([chore], stop), name=chore.name, daemon=True).start()
+    run([chore for chore in work if not chore.waits], stop)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from mlxplatform.files.models import StoredFile
 from mlxplatform.inference.contract import Usage
 from mlxplatform.jobs import moves
 from mlxplatform.jobs.moves import Holder
+from mlxplatform.webhooks import service as webhooks
 
 #: Lines read from SQL at once.
 PAGE = 500
@@ -149,6 +150,8 @@ def set_status(batch_id: str, status: str, **fields: object) -> Batch:
             for name, value in fields.items():
                 setattr(batch, name, value)
             batch.save()
+            if status in models.ENDED:
+                webhooks.emit(f"batch.{status}", batch.id, batch.project, job=batch.job_id or "")
     return batch
 
 

@@ -8,7 +8,7 @@ and a reader that has seen a terminal state finds the terminal event.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,9 @@ from django.utils import timezone
 from mlxplatform.jobs import kinds, wake
 from mlxplatform.jobs.models import Job, JobEvent, QueuePause
 from mlxplatform.jobs.states import EVENT_OF, LIVE, MOVES, QUEUED, RUNNING, TERMINAL, ZOMBIE
+
+#: Called with every job that ends, in the transaction that ends it. Listeners only write SQL.
+end_listeners: list[Callable[[Job], None]] = []
 
 
 class MoveRefused(Exception):
@@ -100,6 +103,8 @@ def move(
             ended = kinds.get(job.kind).ended if job.kind in kinds.names() else ""
             if ended:
                 kinds.load(ended)(job)
+            for listener in end_listeners:
+                listener(job)
         transaction.on_commit(lambda: wake.announce(job.id))
     return job
 

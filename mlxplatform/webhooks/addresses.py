@@ -1,0 +1,44 @@
+"""Which addresses may be told: http(s) with a host; inside one's own network only when an administrator asks.
+
+Checked when a webhook is made and again before each delivery, on every address the name has then, because a name
+may point elsewhere later.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from urllib.parse import urlsplit
+
+from mlxplatform.inference.contract import Refusal
+
+URL_LIMIT = 2000
+
+
+def check(url: object, *, private_allowed: bool) -> str:
+    """Raises:
+    Refusal: naming ``url`` and what is allowed.
+    """
+    if not isinstance(url, str) or len(url) > URL_LIMIT:
+        raise Refusal(400, "invalid_value", f"url must be a string of at most {URL_LIMIT} characters", param="url")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise Refusal(400, "invalid_value", "url is not a valid URL", param="url") from None
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username or parts.password:
+        raise Refusal(
+            400, "invalid_value", "url must begin with http:// or https:// and name a host, without a password", param="url"
+        )
+    if not private_allowed and not is_public(parts.hostname, port or 0):
+        raise Refusal(400, "address_not_allowed", "url must lead to a public address", param="url")
+    return url
+
+
+def is_public(host: str, port: int) -> bool:
+    """Whether every address of the host is a public one. An unknown name is not."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError):
+        return False
+    return all(ipaddress.ip_address(address[4][0]).is_global for address in found)
