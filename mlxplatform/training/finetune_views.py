@@ -12,9 +12,10 @@ from mlxplatform.accounts import audit
 from mlxplatform.http.body import read_json
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs import queries
-from mlxplatform.jobs.models import Job, JobEvent
+from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.states import TERMINAL
 from mlxplatform.training import data, finetuning, registry
+from mlxplatform.training.curves import curve_of
 from mlxplatform.training.fields import Field, read
 from mlxplatform.training.models import TrainingRun
 from mlxplatform.training.views import actor_of, earlier_job, idempotency_key, project_of
@@ -97,16 +98,6 @@ def curve(request: HttpRequest, job_id: str) -> dict[str, Any]:
     """The run's figures by step, from the event log: the same after a reload, a resume or a year."""
     job = find_job(request, job_id)
     return {"ok": True, "job_id": job.id, **curve_of(job)}
-
-
-def curve_of(job: Job) -> dict[str, Any]:
-    """Train and validation figures, one per step: steps repeated after a resume count once, the last time."""
-    by_kind: dict[str, dict[int, dict[str, Any]]] = {"train": {}, "val": {}}
-    payloads = JobEvent.objects.filter(job=job, type="metric").order_by("seq").values_list("payload", flat=True)
-    for payload in payloads:
-        if payload.get("kind") in by_kind:
-            by_kind[payload["kind"]][payload["step"]] = {name: value for name, value in payload.items() if name != "kind"}
-    return {kind: [steps[number] for number in sorted(steps)] for kind, steps in by_kind.items()}
 
 
 def adapters(request: HttpRequest) -> dict[str, Any]:

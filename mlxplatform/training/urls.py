@@ -4,6 +4,9 @@ from django.urls import path
 
 from mlxplatform.http.views import endpoint
 from mlxplatform.training import finetune_views, views
+from mlxplatform.training.openai import views as openai
+
+_JOB = "v1/fine_tuning/jobs/<str:job_id>"
 
 urlpatterns = [
     path("api/quantize/inspect", endpoint(POST=views.quantize_inspect)),
@@ -15,6 +18,11 @@ urlpatterns = [
     path("api/finetune/submit", endpoint(POST=finetune_views.submit)),
     path("api/finetune/<str:job_id>/finish", endpoint(POST=finetune_views.finish)),
     path("api/finetune/<str:job_id>/curve", endpoint(GET=finetune_views.curve)),
+    path("v1/fine_tuning/jobs", endpoint(GET=openai.jobs, POST=openai.create)),
+    path(_JOB, endpoint(GET=openai.retrieve)),
+    *(path(f"{_JOB}/{action}", endpoint(POST=openai.act), {"action": action}) for action in ("cancel", "pause", "resume")),
+    path(f"{_JOB}/events", endpoint(GET=openai.events)),
+    path(f"{_JOB}/checkpoints", endpoint(GET=openai.checkpoints)),
     path("api/adapters", endpoint(GET=finetune_views.adapters)),
     path("api/adapters/<path:adapter_id>", endpoint(GET=finetune_views.adapter_detail, DELETE=finetune_views.adapter_delete)),
 ]

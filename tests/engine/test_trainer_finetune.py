@@ -24,7 +24,7 @@ from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.pulse import Pulse
 from mlxplatform.library import local_adapters, local_models
 from mlxplatform.training import finetuning
-from mlxplatform.training.finetune_views import curve_of
+from mlxplatform.training.curves import curve_of
 from mlxplatform.training.models import Adapter, TrainingRun
 from tests.fixtures import tiny_model
 from tests.fixtures.trainer_jobs import logs, metrics, run_to_end, stages, start, trainer_worker, wait_until

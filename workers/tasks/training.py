@@ -10,14 +10,16 @@ from django.conf import settings
 from django.db import transaction
 
 from mlxplatform import paths
+from mlxplatform.files import service as files
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs.context import JobCancelled, JobContext, JobFailed
 from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.states import CANCELLED, DONE
 from mlxplatform.library import local_models, names, publication
 from mlxplatform.library.local_models import LocalModel
-from mlxplatform.training import data, finetuning, quantization, registry, reports
+from mlxplatform.training import curves, data, finetuning, quantization, registry, reports
 from mlxplatform.training.models import TrainingRun
+from mlxplatform.training.openai.render import metrics_csv
 from workers.engine.platform import memory_budget
 from workers.tasks.trainer_child import Run
 
@@ -91,9 +93,21 @@ def finetune(ctx: JobContext) -> dict[str, Any]:
             shutil.rmtree(work, ignore_errors=True)
             raise
     result = registry.keep(ctx.job_id, ctx.project, root / output)
+    _keep_curve(ctx, root / output)
     shutil.rmtree(work, ignore_errors=True)
     ctx.artefact("model" if full else "adapter", id=output, asked_as=name)
     return result
+
+
+def _keep_curve(ctx: JobContext, folder: Path) -> None:
+    """Write the result file once, from the figures this and earlier attempts logged."""
+    run, _ = TrainingRun.objects.get_or_create(job=ctx.job_id, defaults={"project": ctx.project})
+    if run.result_file:
+        return
+    content = metrics_csv(curves.from_file(folder / registry.METRICS))
+    file = files.store([content], "step_metrics.csv", "fine-tune-results", project=ctx.project)
+    run.result_file = file.id
+    run.save(update_fields=["result_file"])
 
 
 def _full_name(ctx: JobContext, order: dict[str, Any]) -> str:
