@@ -29,6 +29,7 @@ SECTIONS: tuple[Section, ...] = (
         ),
     ),
     Section("Models", (Link("Library", "console:models"), Link("Quantize", "console:quantize"))),
+    Section("Memory", (Link("Wiki and review", "console:memory"),)),
     Section("Clock", (Link("Schedules", "console:schedules"),)),
     Section("House", (Link("Usage", "console:usage"), Link("Keys", "console:keys"), Link("Raw rows", "admin:index"))),
 )

@@ -4,7 +4,7 @@ from django.templatetags.static import static
 from django.urls import path
 from django.views.generic import RedirectView
 
-from mlxplatform.console.views import accounts, datasets, files, home, jobs, models, schedules
+from mlxplatform.console.views import accounts, datasets, files, home, jobs, memory, models, schedules
 
 app_name = "console"
 
@@ -24,6 +24,12 @@ urlpatterns = [
     path("console/files/delete", files.file_delete, name="file-delete"),
     path("console/models", models.library, name="models"),
     path("console/models/quantize", models.quantize, name="quantize"),
+    path("console/memory", memory.overview, name="memory"),
+    path("console/memory/action", memory.action, name="memory-action"),
+    path("console/memory/changes/<str:change_id>", memory.change, name="memory-change"),
+    path("console/memory/changes/<str:change_id>/action", memory.change_action, name="memory-change-action"),
+    path("console/memory/runs/<str:run_id>", memory.run, name="memory-run"),
+    path("console/memory/pages/<slug:vault>/<str:name>", memory.article, name="memory-page"),
     path("console/schedules", schedules.schedule_list, name="schedules"),
     path("console/schedules/new", schedules.schedule_new, name="schedule-new"),
     path("console/schedules/action", schedules.schedule_action, name="schedule-action"),

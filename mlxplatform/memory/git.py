@@ -137,6 +137,10 @@ class Git:
         out = self.run("status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames", "--", *paths).out
         return [field[3:] for field in out.split("\0") if len(field) > 3]
 
+    def is_known(self, path: str) -> bool:
+        """Whether git tracks the path already."""
+        return bool(self.run("ls-files", "-z", "--", path).out)
+
     def show(self, path: str, rev: str = "HEAD") -> str | None:
         """A file as committed, or None when that revision has none."""
         found = self.run("cat-file", "blob", f"{rev}:{path}", check=False)
@@ -153,9 +157,9 @@ class Git:
         if not self.dirty(*paths):
             return ""
         with lock.in_git():
-            for path in paths:
-                if (self.root / path).exists():
-                    self._when_unlocked(lock, "add", "--intent-to-add", "--", path)
+            fresh = [path for path in paths if (self.root / path).exists() and not self.is_known(path)]
+            if fresh:
+                self._when_unlocked(lock, "add", "--force", "--", *fresh)
             done = self._when_unlocked(
                 lock, *self._identity(), "commit", "--quiet", "--only", "--file=-", "--", *paths, stdin=message
             )
