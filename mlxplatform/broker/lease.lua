@@ -8,6 +8,7 @@
 --   :resident  hash    name -> bytes kept in memory by loaded models, held or not
 --   :fence     string  the newest fencing number
 --   :ticket    string  the newest ticket; waiters of one rank are served by ticket
+--   :policy    string  the newest policy given, JSON
 --   :born      string  ms of the first call after a start or a wipe
 --   :history   list    JSON {at, what, token, class, reason, job, fence, held_ms}, newest first, 200 kept
 --   :wake:<t>  list    one element when waiter <t> was granted; it sleeps on this
@@ -16,7 +17,8 @@
 -- ARGV[2] token (reside: name)
 -- ARGV[3] ttl, ms          how long silence is tolerated
 -- ARGV[4] record, JSON     acquire: mode, class, rank, reason, bytes, job; renew: the same plus fence
--- ARGV[5] policy, JSON     {budget, slice_ms, patience_ms, settle_ms}; budget 0: unlimited
+-- ARGV[5] policy, JSON     {budget, slice_ms, patience_ms, settle_ms}; budget 0: unlimited. "" is the newest one
+--                          given, so that a mere look never lets in what the host would not
 --
 -- Answer of acquire and renew: {fence, wanted, ahead, short}
 --   fence   the fencing number, 0 while waiting or lost, -1 when it can never fit the budget
@@ -27,7 +29,11 @@
 
 local base, op, token = KEYS[1], ARGV[1], ARGV[2]
 local ttl = tonumber(ARGV[3])
-local policy = cjson.decode(ARGV[5])
+local policy_key = base .. ':policy'
+local policy_text = ARGV[5] ~= '' and ARGV[5] or redis.call('GET', policy_key)
+  or '{"budget":0,"slice_ms":30000,"patience_ms":20000,"settle_ms":0}'
+local policy = cjson.decode(policy_text)
+if ARGV[5] ~= '' then redis.call('SET', policy_key, policy_text) end
 local records_key, expiry_key, history_key = base .. ':records', base .. ':expiry', base .. ':history'
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

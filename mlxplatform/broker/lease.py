@@ -88,14 +88,14 @@ def key(host: str) -> str:
     return f"{{{NAMESPACE}:lease:{host}}}"
 
 
-def _call(client: redis.Redis, host: str, op: str, token: str, ttl: float, record: str, policy: Policy) -> Any:
+def _call(client: redis.Redis, host: str, op: str, token: str, ttl: float, record: str, policy: Policy | None) -> Any:
     script = client.register_script(SCRIPT)
-    return script(keys=[key(host)], args=[op, token, int(ttl * 1000), record, policy.encoded()])
+    return script(keys=[key(host)], args=[op, token, int(ttl * 1000), record, policy.encoded() if policy else ""])
 
 
 def look(client: redis.Redis, host: str, policy: Policy | None = None) -> dict[str, Any]:
-    """Holders, waiters in order, resident bytes and the last 50 happenings."""
-    seen = json.loads(_call(client, host, "look", "", TTL, "{}", policy or Policy()))
+    """Holders, waiters in order, resident bytes and the last 50 happenings; by the host's own policy when none is given."""
+    seen = json.loads(_call(client, host, "look", "", TTL, "{}", policy))
     for name in ("holders", "waiters", "resident", "history"):
         seen[name] = seen[name] or []  # the script's language writes an empty list as {}
     return cast(dict[str, Any], seen)
@@ -103,7 +103,7 @@ def look(client: redis.Redis, host: str, policy: Policy | None = None) -> dict[s
 
 def reside(client: redis.Redis, host: str, name: str, size: int, policy: Policy | None = None) -> None:
     """Declare that ``name`` keeps ``size`` bytes of memory (0: no more)."""
-    _call(client, host, "reside", name, TTL, str(size), policy or Policy())
+    _call(client, host, "reside", name, TTL, str(size), policy)
 
 
 def is_current(client: redis.Redis, host: str, fence: int) -> bool:

@@ -1,8 +1,9 @@
 from django.urls import path, re_path
 
-from mlxplatform.jobs import views
+from mlxplatform.jobs import lease_views, views
 
 urlpatterns = [
+    path("api/lease", lease_views.lease_detail),
     path("api/jobs", views.job_list),
     re_path(r"^api/jobs/bulk/(?P<action>cancel|retry|pause|resume)$", views.job_bulk),
     path("api/jobs/<str:job_id>", views.job_detail),

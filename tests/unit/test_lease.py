@@ -253,6 +253,20 @@ def test_declared_bytes_bound_what_is_let_in(broker: redis.Redis) -> None:
     big.release()
 
 
+def test_a_look_from_elsewhere_lets_nobody_in_beyond_the_budget(broker: redis.Redis) -> None:
+    holder, waiter = (make(broker, policy=BOUNDED, size=60) for _ in range(2))
+    holder.acquire()
+    assert not waiter.acquire(timeout=0)
+    waiting = threading.Thread(target=waiter.acquire)
+    waiting.start()
+    wait_for(lambda: look(broker, HOST)["waiters"], "the second engine to queue")
+    seen = look(broker, HOST)
+    assert (len(seen["holders"]), seen["waiters"][0]["lacking"], seen["budget"]) == (1, 20, BUDGET)
+    holder.release()
+    waiting.join()
+    waiter.release()
+
+
 def test_history_tells_who_had_it(broker: redis.Redis) -> None:
     with make(broker, "trainer", "exclusive", job="job_1", reason="quantize"):
         pass
