@@ -28,7 +28,10 @@ SECTIONS: tuple[Section, ...] = (
             Link("Files", "console:files"),
         ),
     ),
-    Section("Models", (Link("Library", "console:models"), Link("Quantize", "console:quantize"))),
+    Section(
+        "Models",
+        (Link("Library", "console:models"), Link("Fine-tune", "console:finetune"), Link("Quantize", "console:quantize")),
+    ),
     Section("Memory", (Link("Wiki and review", "console:memory"),)),
     Section("Clock", (Link("Schedules", "console:schedules"),)),
     Section("House", (Link("Usage", "console:usage"), Link("Keys", "console:keys"), Link("Raw rows", "admin:index"))),

@@ -30,6 +30,7 @@ urlpatterns = [
     path("console/memory/changes/<str:change_id>/action", memory.change_action, name="memory-change-action"),
     path("console/memory/runs/<str:run_id>", memory.run, name="memory-run"),
     path("console/memory/pages/<slug:vault>/<str:name>", memory.article, name="memory-page"),
+    path("console/models/finetune", models.finetune, name="finetune"),
     path("console/schedules", schedules.schedule_list, name="schedules"),
     path("console/schedules/new", schedules.schedule_new, name="schedule-new"),
     path("console/schedules/action", schedules.schedule_action, name="schedule-action"),
