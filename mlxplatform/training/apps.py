@@ -30,6 +30,13 @@ class TrainingConfig(AppConfig):
                 ended="mlxplatform.training.finetuning:ended",
             )
         )
+        # What is made from finished adapters: short, and harmless to repeat.
+        for kind, runner, title in (
+            ("fuse", "workers.tasks.adapters:fuse", "Fuse an adapter"),
+            ("merge_adapters", "workers.tasks.adapters:merge", "Merge adapters"),
+            ("export_adapter", "workers.tasks.adapters:export", "Export an adapter"),
+        ):
+            register(JobKind(kind, runner, queue="gpujobs", title=title, ended="mlxplatform.library.names:job_ended"))
         from mlxplatform.files import service as files
         from mlxplatform.training.data import held_files
 

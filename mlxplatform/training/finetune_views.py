@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -14,12 +15,13 @@ from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs import queries
 from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.states import TERMINAL
-from mlxplatform.training import data, finetuning, registry
+from mlxplatform.training import adapter_orders, data, finetuning, registry
 from mlxplatform.training.curves import curve_of
 from mlxplatform.training.fields import Field, read
 from mlxplatform.training.models import TrainingRun
 from mlxplatform.training.views import actor_of, earlier_job, idempotency_key, project_of
 
+Check = Callable[[dict[str, Any], str | None], dict[str, Any]]
 #: The fields of an order that only name data.
 _DATA_FIELDS = tuple(Field(name, "text", high=100) for name in ("dataset", "training_file", "validation_file"))
 
@@ -82,6 +84,39 @@ def _submit(request: HttpRequest, body: dict[str, Any]) -> dict[str, Any]:
         "url": f"/api/jobs/{job.id}",
         "stream": f"/api/jobs/{job.id}/stream",
     }
+
+
+async def fuse(request: HttpRequest) -> dict[str, Any]:
+    return await _order(request, adapter_orders.FUSE, adapter_orders.check_fuse)
+
+
+async def merge(request: HttpRequest) -> dict[str, Any]:
+    return await _order(request, adapter_orders.MERGE, adapter_orders.check_merge)
+
+
+async def export(request: HttpRequest) -> dict[str, Any]:
+    return await _order(request, adapter_orders.EXPORT, adapter_orders.check_export)
+
+
+async def _order(request: HttpRequest, kind: str, check: Check) -> dict[str, Any]:
+    body = await read_json(request)
+
+    def make() -> Job:
+        key = idempotency_key(request, body)
+        job = earlier_job(request, kind, key)
+        if job is not None:
+            return job
+        order = check(body, project_filter(request))
+        with transaction.atomic():
+            job = adapter_orders.submit(
+                kind, order, project=project_of(request), created_by=actor_of(request), idempotency_key=key
+            )
+            audit.record(actor_of(request), f"{kind}.submit", job.id, project=project_of(request), after=order)
+        return job
+
+    job = await sync_to_async(make)()
+    shown = {name: job.config[name] for name in ("output", "adapter", "adapters") if name in job.config}
+    return {"ok": True, "job_id": job.id, **shown, "url": f"/api/jobs/{job.id}", "stream": f"/api/jobs/{job.id}/stream"}
 
 
 def finish(request: HttpRequest, job_id: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A trainer child: one quantize, finetune or fuse task, then the end.
+"""A trainer child: one quantize, finetune, fuse, merge or export task, then the end.
 
 Started by exec with pipes: the task and wishes come in on stdin (control.py), events go out on stdout
 (report.py), everything libraries print goes to stderr. The main thread owns every mlx call. Memory comes
@@ -21,6 +21,8 @@ TASKS = {
     "quantize": "workers.trainer.quantize",
     "finetune": "workers.trainer.finetune",
     "fuse": "workers.trainer.fuse",
+    "merge": "workers.trainer.combine",
+    "export": "workers.trainer.combine",
 }
 
 

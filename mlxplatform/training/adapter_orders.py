@@ -1,0 +1,94 @@
+"""Orders about adapters that exist: fuse one into its base, merge several, export one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+
+from mlxplatform.inference.contract import Refusal
+from mlxplatform.jobs import service
+from mlxplatform.jobs.models import Job
+from mlxplatform.library import local_models, names
+from mlxplatform.training import registry
+from mlxplatform.training.fields import Field, invalid, read
+from mlxplatform.training.models import Adapter
+
+FUSE, MERGE, EXPORT = "fuse", "merge_adapters", "export_adapter"
+FORMATS = ("peft",)
+
+
+def check_fuse(body: dict[str, Any], project: str | None) -> dict[str, Any]:
+    """
+    Raises:
+        Refusal: no such adapter, its base is gone, or the name is taken.
+    """
+    fields = (Field("adapter", "text", required=True, high=255), Field("output", "text", high=128))
+    order = read(body, fields, ignore=("idempotency_key",))
+    adapter = _lora(order["adapter"], project, "adapter")
+    base = local_models.find(adapter.base_model, settings.HOME)
+    if base is None or base.revision != adapter.base_revision:
+        raise Refusal(
+            400, "base_model_missing", f"The adapter's base {adapter.base_model} is not here as it was.", param="adapter"
+        )
+    output = order["output"] or f"{base.id}-{adapter.name.rsplit(':', 1)[-1]}"
+    names.check(output, "output")
+    return {"adapter": adapter.id, "model": base.id, "revision": base.revision, "output": output}
+
+
+def check_merge(body: dict[str, Any], project: str | None) -> dict[str, Any]:
+    """Two or more adapters of one base; ``weights`` scale each one's effect.
+
+    Raises:
+        Refusal: fewer than two, unknown ones, or different bases.
+    """
+    body = dict(body)
+    if "adapter_a" in body or "adapter_b" in body:
+        body["adapters"] = [body.pop("adapter_a", None), body.pop("adapter_b", None)]
+    if "scales" in body:
+        body["weights"] = body.pop("scales")
+    weights = body.pop("weights", None)
+    order = read(body, (Field("adapters", "names", required=True), Field("suffix", "text", high=64)), ignore=("idempotency_key",))
+    if len(order["adapters"]) < 2:
+        raise invalid("adapters", "Name at least two different adapters.")
+    chosen = [_lora(name, project, "adapters") for name in order["adapters"]]
+    if len({(adapter.base_model, adapter.base_revision) for adapter in chosen}) > 1:
+        raise invalid("adapters", "The adapters have different base models.")
+    if weights is None:
+        weights = [1.0] * len(chosen)
+    numbers = isinstance(weights, list) and len(weights) == len(chosen)
+    if not numbers or not all(isinstance(w, int | float) and not isinstance(w, bool) and math.isfinite(w) for w in weights):
+        raise invalid("weights", "weights must be one finite number for each adapter.")
+    return {
+        "adapters": [adapter.id for adapter in chosen],
+        "weights": [float(w) for w in weights],
+        "suffix": order["suffix"] or "merged",
+    }
+
+
+def check_export(body: dict[str, Any], project: str | None) -> dict[str, Any]:
+    """
+    Raises:
+        Refusal: no such adapter or format.
+    """
+    fields = (Field("adapter", "text", required=True, high=255), Field("format", "text", "peft", choices=FORMATS))
+    order = read(body, fields, ignore=("idempotency_key",))
+    return {"adapter": _lora(order["adapter"], project, "adapter").id, "format": order["format"]}
+
+
+def submit(kind: str, order: dict[str, Any], *, project: str, created_by: str, idempotency_key: str | None) -> Job:
+    with transaction.atomic():
+        job = service.submit(kind, order, project=project, created_by=created_by, idempotency_key=idempotency_key)
+        if kind == FUSE and not job.ended_at:
+            names.reserve(order["output"], job.id, "output")
+    return job
+
+
+def _lora(name: str, project: str | None, param: str) -> Adapter:
+    adapter = registry.find(name, project, param)
+    if adapter.model:
+        raise invalid(param, "That is a fully trained model, not an adapter.")
+    registry.folder_of(adapter)
+    return adapter
