@@ -223,8 +223,7 @@ async def drive(call: Call, choices: Choices, renderer: Renderer) -> AsyncGenera
             frames: list[bytes] = []
             for index, event in pairs:
                 if isinstance(event, Failed):
-                    if event.usage is not None:
-                        tally.add(index, event.usage)
+                    tally.add(index, event.usage or Usage(choices.prompt_tokens))
                     log.warning("stream failed", request_id=call.id, code=event.code, status=event.status)
                     yield b"".join(frames) + renderer.failed(event, tally.usage())
                     return

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import secrets
 import weakref
 from collections import deque
@@ -104,7 +105,9 @@ class Hub:
             TimeoutError: the broker is down.
         """
         if not self._tasks:
-            self._tasks = [asyncio.create_task(work()) for work in (self._receive, self._send_cancels, self._watch)]
+            # A context of their own: that of the request which happened to come first carries a thread that ends with it.
+            works = (self._receive, self._send_cancels, self._watch)
+            self._tasks = [asyncio.create_task(work(), context=contextvars.Context()) for work in works]
         if not self._subscribed.is_set():
             await asyncio.wait_for(self._subscribed.wait(), timeout)
 
@@ -216,6 +219,9 @@ class Hub:
             try:
                 alive = {state.name: state.instance for state in await placement.live_hosts()}
             except BROKER_ERRORS:
+                continue
+            except Exception:  # a database that is locked for a while must not end the watch
+                log.exception("hosts not read")
                 continue
             lost = {request for request, inbox in self.inboxes.items() if alive.get(inbox.host) != inbox.instance}
             for request_id in lost & suspects:

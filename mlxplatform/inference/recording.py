@@ -11,6 +11,7 @@ reader that was cut anywhere joins to the same text.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
@@ -57,7 +58,8 @@ class Recording:
         self._news = asyncio.Condition()
         self._viewers = 0
         self._left_at = time.monotonic()
-        self._task = asyncio.create_task(self._run())
+        # A context of its own: it outlives the request that began it.
+        self._task = asyncio.create_task(self._run(), context=contextvars.Context())
 
     async def follow(self, timeout: float) -> AsyncGenerator[list[Numbered], None]:
         """Batches of events from the first on; an empty one for each ``timeout`` of silence. Ends at the end."""
