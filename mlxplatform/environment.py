@@ -110,6 +110,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("HISTORY_MB", "1024", _positive, "Size at which the oldest response history is removed, MiB."),
     Setting("DATA_ROOTS", "", _list, "Folders datasets may read besides the data directory's imports folder, comma-separated."),
     Setting("SANDBOX_IMAGE", "", str, "Container image that runs model-written code, pinned as name@sha256:...; never pulled."),
+    Setting("JOB_LOG_DAYS", "90", _positive, "Age at which the log of an ended job is removed, days; its row and end stay."),
     Setting("LOG_LEVEL", "info", _one_of("debug", "info", "warning", "error"), "Least severe log line written."),
     Setting("SECRET_KEY", "", str, "Django's signing key; empty: made once and kept in the data directory."),
 )

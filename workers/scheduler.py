@@ -34,6 +34,7 @@ class Chore:
 def chores() -> list[Chore]:
     """All periodic work of the platform."""
     from mlxplatform.files import service as files
+    from mlxplatform.jobs import retention
     from mlxplatform.jobs.sweep import Sweeper
     from mlxplatform.rows import sweep as rows
     from mlxplatform.schedules import service as schedules
@@ -43,6 +44,7 @@ def chores() -> list[Chore]:
         Chore("jobs", 1.0, Sweeper().sweep),
         Chore("rows", 2.0, rows.sweep),
         Chore("files", 300.0, files.sweep),
+        Chore("job logs", 3600.0, retention.sweep),
         Chore("schedules", 1.0, schedules.tick),
         Chore("webhooks", 1.0, webhooks.deliver_due, waits=True),
     ]

@@ -7,6 +7,7 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
+from django.db.models import Count
 from django.http import HttpRequest, StreamingHttpResponse
 
 from mlxplatform.accounts import audit
@@ -15,7 +16,9 @@ from mlxplatform.http.sse import EventStreamResponse
 from mlxplatform.http.views import endpoint
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs import queries, service, streams
-from mlxplatform.jobs.models import Job
+from mlxplatform.jobs.models import Job, QueuePause, Worker
+from mlxplatform.jobs.outlook import outlook
+from mlxplatform.jobs.states import TERMINAL
 from mlxplatform.jobs.wire import job_json
 
 #: What a person may do to a job, by the last part of the path.
@@ -47,7 +50,7 @@ def list_jobs(request: HttpRequest) -> dict[str, Any]:
 
 def show_job(request: HttpRequest, job_id: str) -> dict[str, Any]:
     job, _ = _find(request, job_id)
-    return {"ok": True, "job": job_json(job)}
+    return {"ok": True, "job": {**job_json(job), **outlook(job)}}
 
 
 async def stream_job(request: HttpRequest, job_id: str) -> EventStreamResponse:
@@ -125,9 +128,46 @@ def _act_on_many(request: HttpRequest, action: str, body: dict[str, Any]) -> tup
     return changed, refused
 
 
+def list_queues(request: HttpRequest) -> dict[str, Any]:
+    """Every queue that has jobs or workers: how many wait and run, who works, whether it is paused."""
+    paused = set(QueuePause.objects.values_list("queue", flat=True))
+    counts: dict[str, dict[str, int]] = {}
+    for queue, state, number in (
+        Job.objects.exclude(state__in=TERMINAL).order_by().values_list("queue", "state").annotate(n=Count("id"))
+    ):
+        counts.setdefault(queue, {})[state] = number
+    workers: dict[str, int] = {}
+    for queue in Worker.objects.values_list("queue", flat=True):
+        workers[queue] = workers.get(queue, 0) + 1
+    queues = [
+        {"name": name, "paused": name in paused, "workers": workers.get(name, 0), "jobs": counts.get(name, {})}
+        for name in sorted({*paused, *counts, *workers})
+    ]
+    return {"ok": True, "queues": queues}
+
+
+def act_on_queue(request: HttpRequest, queue: str, action: str) -> dict[str, Any]:
+    """Hold a queue (what runs goes on) or let it go on. Needs an administrator: it concerns every project."""
+    identity = getattr(request, "identity", None)
+    if identity is not None and not identity.is_admin:
+        raise Refusal(403, "forbidden", "pausing a queue needs the scope 'admin'")
+    by = actor_of(request)
+    with transaction.atomic():
+        if action == "pause":
+            if not (Worker.objects.filter(queue=queue).exists() or Job.objects.filter(queue=queue).exists()):
+                raise Refusal(404, "queue_not_found", "queue not found")
+            QueuePause.objects.get_or_create(queue=queue, defaults={"paused_by": by})
+        else:
+            QueuePause.objects.filter(queue=queue).delete()
+        audit.record(by, f"queue.{action}", queue)
+    return {"ok": True, "queue": {"name": queue, "paused": action == "pause"}}
+
+
 job_list = endpoint(GET=list_jobs)
 job_detail = endpoint(GET=show_job)
 job_stream = endpoint(GET=stream_job)
 job_events = endpoint(GET=download_events)
 job_action = endpoint(POST=act_on_job)
 job_bulk = endpoint(POST=act_on_jobs)
+queue_list = endpoint(GET=list_queues)
+queue_action = endpoint(POST=act_on_queue)
