@@ -20,6 +20,24 @@ from mlxplatform.memory.wiki.page import bare, info_of, lead_of, parse, prose, s
 #: Words of a query that count; more only narrow it to nothing.
 QUERY_WORDS = 12
 _WORD = re.compile(r"[^\W_]+")
+#: Weights of page title, section title and text.
+_SQLITE = """
+    SELECT p.folder, p.stem, p.title, s.title, snippet(memory_section_fts, 2, '', '', ' … ', 24),
+           -bm25(memory_section_fts, 4.0, 2.0, 1.0) AS score
+    FROM memory_section_fts
+    JOIN memory_section s ON s.id = memory_section_fts.rowid JOIN memory_page p ON p.id = s.page_id
+    WHERE memory_section_fts MATCH %s AND p.vault_id = %s {folder}
+    ORDER BY score DESC, s.id LIMIT %s
+"""
+_POSTGRES = """
+    SELECT p.folder, p.stem, p.title, s.title,
+           ts_headline('simple', s.text, q, 'StartSel="",StopSel="",MaxWords=24,MinWords=8'),
+           ts_rank(setweight(to_tsvector('simple', p.title), 'A') || setweight(to_tsvector('simple', s.title), 'B')
+                   || to_tsvector('simple', s.text), q) AS score
+    FROM memory_section s JOIN memory_page p ON p.id = s.page_id, to_tsquery('simple', %s) q
+    WHERE to_tsvector('simple', s.title || ' ' || s.text) @@ q AND p.vault_id = %s {folder}
+    ORDER BY score DESC, s.id LIMIT %s
+"""
 
 
 @dataclass(frozen=True)
@@ -107,21 +125,13 @@ def search(vault: Vault, query: str, folder: str = "", limit: int = 50) -> list[
 
 
 def _find(vault: Vault, words: Sequence[str], join: str, folder: str, limit: int) -> list[Hit]:
-    if connection.vendor == "sqlite":
+    sqlite = connection.vendor == "sqlite"
+    if sqlite:
         match = join.join(f'"{word}"*' for word in words)
-        sql = """
-            SELECT p.folder, p.stem, p.title, s.title, snippet(memory_section_fts, 2, '', '', ' … ', 24), -bm25(memory_section_fts, 4.0, 2.0, 1.0)
-            FROM memory_section_fts JOIN memory_section s ON s.id = memory_section_fts.rowid JOIN memory_page p ON p.id = s.page_id
-            WHERE memory_section_fts MATCH %s AND p.vault_id = %s {folder} ORDER BY bm25(memory_section_fts, 4.0, 2.0, 1.0), s.id LIMIT %s"""
     else:
         match = (" & " if join == " AND " else " | ").join(f"{word}:*" for word in words)
-        sql = """
-            SELECT p.folder, p.stem, p.title, s.title, ts_headline('simple', s.text, q, 'StartSel="",StopSel="",MaxWords=24,MinWords=8'),
-                   ts_rank(setweight(to_tsvector('simple', p.title), 'A') || setweight(to_tsvector('simple', s.title), 'B')
-                           || to_tsvector('simple', s.text), q) AS score
-            FROM memory_section s JOIN memory_page p ON p.id = s.page_id, to_tsquery('simple', %s) q
-            WHERE to_tsvector('simple', s.title || ' ' || s.text) @@ q AND p.vault_id = %s {folder} ORDER BY score DESC, s.id LIMIT %s"""
-    params: list[object] = [match, vault.pk, *([folder] if folder else []), limit]
+    sql = (_SQLITE if sqlite else _POSTGRES).format(folder="AND p.folder = %s" if folder else "")
+    params: list[str | int] = [match, vault.pk, *([folder] if folder else []), limit]
     with connection.cursor() as cursor:
-        cursor.execute(sql.format(folder="AND p.folder = %s" if folder else ""), params)
-        return [Hit(*row[:5], float(row[5])) for row in cursor.fetchall()]
+        cursor.execute(sql, params)
+        return [Hit(row[0], row[1], row[2], row[3], row[4], float(row[5])) for row in cursor.fetchall()]

@@ -9,16 +9,16 @@ from __future__ import annotations
 POLICY_LIMIT = 1200
 
 PAGES: dict[str, str] = {
-    "Editorial_Guidelines": "Write plain, short, factual sentences in the third person and present tense. State only what the notes "
-    "say. No opinions, no advice, no greetings. Call the person “the user”.",
-    "Bucketing": "A page is about one thing: a person, a project, a tool, a place, a standard or a field. Prefer the specific thing "
-    "over the broad field.",
-    "Article_Conventions": "A page has a lead of one or two sentences and two to six sections with short titles. Newer statements "
-    "replace older ones; the older ones are kept in History.",
+    "Editorial_Guidelines": "Write plain, short, factual sentences in the third person and present tense. State only what the "
+    "notes say. No opinions, no advice, no greetings. Call the person “the user”.",
+    "Bucketing": "A page is about one thing: a person, a project, a tool, a place, a standard or a field. Prefer the specific "
+    "thing over the broad field.",
+    "Article_Conventions": "A page has a lead of one or two sentences and two to six sections with short titles. Newer "
+    "statements replace older ones; the older ones are kept in History.",
     "Infobox_Schemas": "Every page: kind (thing, person, domain, project or standard) and aliases.",
     "Category_Definitions": "No categories are defined yet.",
-    "Entities": "Name things as they are usually written: “Raspberry Pi”, not “my pi”. Products, people, projects, places, tools and "
-    "standards are entities; moods, greetings and single tasks are not.",
+    "Entities": "Name things as they are usually written: “Raspberry Pi”, not “my pi”. Products, people, projects, places, tools "
+    "and standards are entities; moods, greetings and single tasks are not.",
     "Summary_Style": "One idea a sentence. Keep numbers, names and dates exactly as the notes have them.",
     "Buckets": "No buckets are defined yet.",
     "Chunking": "A passage is a run of turns about one subject. Start a new one when the subject changes. Leave out small talk.",

@@ -64,26 +64,60 @@ TOOLS: dict[str, Tool] = {
     for tool in (
         Tool("memory_resolve", "Find the page a name or alias stands for.", _resolve, {"name": "A name or alias."}, ("name",)),
         Tool(
-            "memory_read", "Read a page: its facts, lead and table of contents.", _read, {"name": "The page's name."}, ("name",),
+            "memory_read",
+            "Read a page: its facts, lead and table of contents.",
+            _read,
+            {"name": "The page's name."},
+            ("name",),
             {"force": "Give the whole text if it is short enough."},
         ),
         Tool(
-            "memory_section", "Read one section of a page.", lambda vault, name, section: reading.section(vault, name, section),
-            {"name": "The page's name.", "section": "The section's title."}, ("name", "section"),
+            "memory_section",
+            "Read one section of a page.",
+            lambda vault, name, section: reading.section(vault, name, section),
+            {"name": "The page's name.", "section": "The section's title."},
+            ("name", "section"),
         ),
-        Tool("memory_links", "Pages that a page links to, and pages that link to it.", reading.links, {"name": "The page's name."}, ("name",)),
-        Tool("memory_infobox", "The facts of a page.", lambda vault, name: reading.article(vault, name)["infobox"], {"name": "The page's name."}, ("name",)),
+        Tool(
+            "memory_links",
+            "Pages that a page links to, and pages that link to it.",
+            reading.links,
+            {"name": "The page's name."},
+            ("name",),
+        ),
+        Tool(
+            "memory_infobox",
+            "The facts of a page.",
+            lambda vault, name: reading.article(vault, name)["infobox"],
+            {"name": "The page's name."},
+            ("name",),
+        ),
         Tool("memory_list", "All pages with a one-line summary.", lambda vault: {"pages": reading.pages(vault)}),
         Tool("memory_status", "How large the memory is and when it was last written.", reading.status),
-        Tool("memory_search", "Search all pages by words. Use it when no name resolves.", _search, {"query": "Words to look for."}, ("query",)),
-        Tool("reference_search", "Search the reference pages by words.", _reference_search, {"query": "Words to look for."}, ("query",)),
         Tool(
-            "reference_read", "Read a reference page.", lambda vault, name: reading.article(vault, name, REFERENCE),
-            {"name": "The page's name."}, ("name",),
+            "memory_search",
+            "Search all pages by words. Use it when no name resolves.",
+            _search,
+            {"query": "Words to look for."},
+            ("query",),
+        ),
+        Tool(
+            "reference_search",
+            "Search the reference pages by words.",
+            _reference_search,
+            {"query": "Words to look for."},
+            ("query",),
+        ),
+        Tool(
+            "reference_read",
+            "Read a reference page.",
+            lambda vault, name: reading.article(vault, name, REFERENCE),
+            {"name": "The page's name."},
+            ("name",),
         ),
         Tool("reference_list", "All reference pages.", lambda vault: {"pages": reading.pages(vault, REFERENCE)}),
     )
-}  # fmt: skip
+}
 
 
 def call(vault: Vault, name: str, arguments: Any) -> Any:

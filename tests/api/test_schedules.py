@@ -60,13 +60,23 @@ def test_a_schedule_lives_its_life(call):
 @pytest.mark.parametrize(
     ("change", "status", "field"),
     [
-        ({"cron": "whenever"}, 400, "cron"), ({"cron": 5}, 400, "cron"), ({"timezone": "Mars/Olympus"}, 400, "timezone"),
-        ({"kind": "no_such_kind"}, 400, "kind"), ({"misfire": "panic"}, 400, "misfire"), ({"name": ""}, 400, "name"), ({"name": "x" * 101}, 400, "name"),
-        ({"config": []}, 400, "config"), ({"paused": "yes"}, 400, "paused"), ({"grace_seconds": -1}, 400, "grace_seconds"),
-        ({"grace_seconds": True}, 400, "grace_seconds"), ({"colour": "red"}, 400, "colour"), ({"next_at": "2030"}, 400, "next_at"),
-        ({"kind": "memory_synthesis", "config": {"vault": "none"}}, 400, "config"), ({"kind": "memory_import"}, 400, "kind"),
+        ({"cron": "whenever"}, 400, "cron"),
+        ({"cron": 5}, 400, "cron"),
+        ({"timezone": "Mars/Olympus"}, 400, "timezone"),
+        ({"kind": "no_such_kind"}, 400, "kind"),
+        ({"misfire": "panic"}, 400, "misfire"),
+        ({"name": ""}, 400, "name"),
+        ({"name": "x" * 101}, 400, "name"),
+        ({"config": []}, 400, "config"),
+        ({"paused": "yes"}, 400, "paused"),
+        ({"grace_seconds": -1}, 400, "grace_seconds"),
+        ({"grace_seconds": True}, 400, "grace_seconds"),
+        ({"colour": "red"}, 400, "colour"),
+        ({"next_at": "2030"}, 400, "next_at"),
+        ({"kind": "memory_synthesis", "config": {"vault": "none"}}, 400, "config"),
+        ({"kind": "memory_import"}, 400, "kind"),
     ],
-)  # fmt: skip
+)
 def test_bad_fields_are_named_and_nothing_is_kept(call, change, status, field):
     answer = call("post", "/api/schedules", {**BODY, **change})
     assert (answer[0], answer[1]["field"], answer[1]["ok"]) == (status, field, False)

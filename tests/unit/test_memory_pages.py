@@ -23,14 +23,41 @@ from mlxplatform.memory.wiki.normalize import close_fences, normalize
 
 LINES = st.sampled_from(
     [
-        "# Some Title", "## Notes on it", "## See also", "## References", "## History", "## Notes", "### Deep", "",
-        "A first sentence.[^1] A second one.[^2]", "Plain words without a source.", "Cited twice.[^1][^3]", "A gap.[^7]", "Same twice.[^2] And again.[^2]",
-        "A `[^9]` in code and a real one.[^2]", "[^1]: `conv:aaaaaaaa` (2026-01-01, jsonl) turn 1: one",
-        "[^2]: `conv:bbbbbbbb` (2026-01-02, jsonl) turns 1–2: two", "[^3]: `conv:cccccccc` (2026-01-03, jsonl) turn 1: three",
-        "[^note]: a person's own", "Own words.[^note]", "[^5]: no source here", "- [[Other Page]]", "See [[other page|it]].",
-        "```", "```python", "~~~", "```info", "kind: thing", "Aliases: a, b", "{{stub}}", "---", "[[Category:Tools]]", "    indented", "> quote",
+        "# Some Title",
+        "## Notes on it",
+        "## See also",
+        "## References",
+        "## History",
+        "## Notes",
+        "### Deep",
+        "",
+        "A first sentence.[^1] A second one.[^2]",
+        "Plain words without a source.",
+        "Cited twice.[^1][^3]",
+        "A gap.[^7]",
+        "Same twice.[^2] And again.[^2]",
+        "A `[^9]` in code and a real one.[^2]",
+        "[^1]: `conv:aaaaaaaa` (2026-01-01, jsonl) turn 1: one",
+        "[^2]: `conv:bbbbbbbb` (2026-01-02, jsonl) turns 1–2: two",
+        "[^3]: `conv:cccccccc` (2026-01-03, jsonl) turn 1: three",
+        "[^note]: a person's own",
+        "Own words.[^note]",
+        "[^5]: no source here",
+        "- [[Other Page]]",
+        "See [[other page|it]].",
+        "```",
+        "```python",
+        "~~~",
+        "```info",
+        "kind: thing",
+        "Aliases: a, b",
+        "{{stub}}",
+        "---",
+        "[[Category:Tools]]",
+        "    indented",
+        "> quote",
     ]
-)  # fmt: skip
+)
 PAGES = st.one_of(st.lists(LINES, max_size=25).map("\n".join), st.text(max_size=200))
 STEMS = {"Other_Page", "Some_Title"}
 
@@ -41,13 +68,21 @@ def source(value="aaaaaaaa", start=1, end=2, date="2026-01-01", label="about it"
 
 def example():
     edit = CreatePage(
-        "Espresso Machine", "thing", ["the machine"],
+        "Espresso Machine",
+        "thing",
+        ["the machine"],
         [Sentence("The espresso machine is a Lelit Anna.", [source()])],
         [
-            Draft("Maintenance", [Sentence("It is descaled every two months.", [source()]), Sentence("The gasket is 57 mm.", [source("bbbbbbbb")])]),
+            Draft(
+                "Maintenance",
+                [
+                    Sentence("It is descaled every two months.", [source()]),
+                    Sentence("The gasket is 57 mm.", [source("bbbbbbbb")]),
+                ],
+            ),
             Draft("Coffee", [Sentence("It is used with a light roast.", [source("cccccccc")])]),
         ],
-    )  # fmt: skip
+    )
     return edits.apply(None, "Espresso_Machine", edit)
 
 
@@ -197,7 +232,10 @@ def test_forgetting_a_conversation_takes_its_sentences_and_only_its_citation_of_
 
 
 def test_linking_is_idempotent_and_touches_no_code_heading_or_footnote():
-    text = "# Me\n\n```\nEspresso Machine\n```\nThe `Espresso Machine` and the espresso machine, and Espresso Machine again.\n\n## Espresso Machine\n"
+    text = (
+        "# Me\n\n```\nEspresso Machine\n```\nThe `Espresso Machine` and the espresso machine, and Espresso Machine again.\n\n"
+        "## Espresso Machine\n"
+    )
     surfaces = {"Espresso Machine": "Espresso_Machine", "Me": "Me"}
     mentions = linking.find_mentions(text, "Me", surfaces)
     linked = linking.link_mention(text, mentions[0])

@@ -25,9 +25,12 @@ def utc(text):
 def _kind():
     kinds.register(kinds.JobKind("scheduled_test", "tests.fixtures.job_kinds:nothing"))
     starters.register(
-        "scheduled_test", lambda config, project: None, lambda config, project, by, key: jobs.submit(
-            "scheduled_test", config, project=project, created_by=by, idempotency_key=key)
-    )  # fmt: skip
+        "scheduled_test",
+        lambda config, project: None,
+        lambda config, project, by, key: jobs.submit(
+            "scheduled_test", config, project=project, created_by=by, idempotency_key=key
+        ),
+    )
     yield
     starters._starters.pop("scheduled_test")
 
@@ -71,10 +74,17 @@ def test_every_quarter_hour_keeps_its_pace_across_a_clock_change():
 @pytest.mark.parametrize(
     ("expression", "zone", "field"),
     [
-        ("", "UTC", "cron"), ("* * * *", "UTC", "cron"), ("61 * * * *", "UTC", "cron"), ("a b c d e", "UTC", "cron"), ("* * * * * *", "UTC", "cron"),
-        ("0 3 * * *", "Mars/Olympus", "timezone"), ("0 3 * * *", "../../etc/passwd", "timezone"), ("0 3 * * *", "", "timezone"), ("* " * 99, "UTC", "cron"),
+        ("", "UTC", "cron"),
+        ("* * * *", "UTC", "cron"),
+        ("61 * * * *", "UTC", "cron"),
+        ("a b c d e", "UTC", "cron"),
+        ("* * * * * *", "UTC", "cron"),
+        ("0 3 * * *", "Mars/Olympus", "timezone"),
+        ("0 3 * * *", "../../etc/passwd", "timezone"),
+        ("0 3 * * *", "", "timezone"),
+        ("* " * 99, "UTC", "cron"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_read_names_its_field(expression, zone, field):
     with pytest.raises(cron.BadSchedule) as caught:
         cron.upcoming(expression, zone, utc("2026-01-01T00:00"))

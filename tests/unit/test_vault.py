@@ -130,8 +130,11 @@ def test_an_old_lock_of_nobody_is_recovered(wiki):
 
 def test_a_lock_that_a_living_process_holds_is_waited_for_however_old(wiki):
     lock = wiki.root / ".git" / "index.lock"
-    holder = subprocess.Popen([sys.executable, "-c", f"f = open({str(lock)!r}, 'w'); print('held', flush=True); input()"],
-                              stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    holder = subprocess.Popen(
+        [sys.executable, "-c", f"f = open({str(lock)!r}, 'w'); print('held', flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     holder.stdout.readline()
     old = time.time() - 3600
     os.utime(lock, (old, old))

@@ -61,12 +61,14 @@ def _branch(entry: dict[str, Any]) -> list[Turn]:
 def _turn(message: Any) -> Turn | None:
     if not isinstance(message, dict):
         return None
-    author, content, about = (
-        message.get(key) if isinstance(message.get(key), dict) else {} for key in ("author", "content", "metadata")
-    )
+    author, content, about = (_object(message.get(key)) for key in ("author", "content", "metadata"))
     role = author.get("role")
     if role not in {"user", "assistant"} or about.get("is_visually_hidden_from_conversation"):
         return None
     if content.get("content_type") not in {"text", "multimodal_text", None}:
         return None
     return Turn(role, parts_text(content.get("parts")))
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

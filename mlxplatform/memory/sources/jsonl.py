@@ -48,7 +48,7 @@ def _turns(messages: list[Any]) -> list[Turn]:
     turns = []
     for message in messages:
         if isinstance(message, dict):
-            role = _ROLES.get(message.get("role", message.get("from", "")))
+            role = _ROLES.get(str(message.get("role", message.get("from", ""))))
             if role:
                 turns.append(Turn(role, parts_text(message.get("content", message.get("value")))))
     return turns

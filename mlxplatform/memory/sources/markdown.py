@@ -28,11 +28,8 @@ def read(raw: bytes, name: str) -> Iterator[Item]:
             continue
         lines = text.splitlines(keepends=True)
         front = front_matter_lines(lines)
-        facts = dict(
-            (key.strip().lower(), value.strip())
-            for line in lines[1 : max(front - 1, 0)]
-            for key, _, value in [line.partition(":")]
-        )
+        pairs = (line.partition(":") for line in lines[1 : max(front - 1, 0)])
+        facts = {key.strip().lower(): value.strip() for key, _, value in pairs}
         body = "".join(lines[front:])
         turns = _turns(body)
         title = facts.get("title") or next(

@@ -96,23 +96,20 @@ def resolver_of(syn: Synthesis) -> Resolver:
 def know_pages(syn: Synthesis) -> None:
     """Every page is an entity, also one a person wrote; its title and aliases are names of it."""
     known = {entity.stem: entity for entity in syn.vault.entities.exclude(stem="")}
-    for stem, entity in known.items():
-        if stem not in syn.pages:
-            entity.stem = ""
-            entity.save(update_fields=["stem"])
+    gone = [row.pk for stem, row in known.items() if stem not in syn.pages]
+    syn.vault.entities.filter(pk__in=gone).update(stem="")
     resolver: Resolver | None = None
     for stem, text in syn.pages.items():
         info = info_of(text)
         aliases = [name.strip() for name in info.get("aliases", "").split(",") if name.strip()]
         title = title_of(text) or stem.replace("_", " ")
-        entity = known.get(stem)
+        entity: Entity | None = known.get(stem)
         if entity is None:
             resolver = resolver or resolver_of(syn)
             found = resolver.find(title)
             entity = Entity.objects.filter(pk=found, stem="").first() if found else None
-            entity = (
-                entity or Entity.objects.get_or_create(vault=syn.vault, key=names.fold(title), defaults={"name": title[:120]})[0]
-            )
+            if entity is None:
+                entity, _ = Entity.objects.get_or_create(vault=syn.vault, key=names.fold(title), defaults={"name": title[:120]})
             entity.stem, entity.notable = stem, True
             entity.save(update_fields=["stem", "notable"])
         for alias in aliases:

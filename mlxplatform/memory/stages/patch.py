@@ -16,8 +16,8 @@ BATCH = 256
 SECTION_SHOWN = 1200
 
 TASK = (
-    "You add what is new in note 1 to one section of a wiki page. Write one to three short sentences in the third person that the "
-    "note states and the section does not say yet. Give note 1 for each. An empty list means nothing is new. Answer in JSON."
+    "You add what is new in note 1 to one section of a wiki page. Write one to three short sentences in the third person that "
+    "the note states and the section does not say yet. Give note 1 for each. An empty list means nothing is new. Answer in JSON."
 )
 
 
@@ -66,9 +66,14 @@ def _patch(syn: Synthesis, batch: list[str], placed: dict[str, tuple[str, str, s
                 edit = AddSentences(anchor, drafted.sentences, new_section=new)
                 label = notes.chunks[ref].label
                 done = syn.plan(
-                    told, stem, STAGE, edit, summary=f"Adds to “{stem.replace('_', ' ')}”: {label}", confidence=drafted.confidence,
+                    told,
+                    stem,
+                    STAGE,
+                    edit,
+                    summary=f"Adds to “{stem.replace('_', ' ')}”: {label}",
+                    confidence=drafted.confidence,
                     folds=[(ref, anchor)],
-                )  # fmt: skip
+                )
                 syn.decide(STAGE, subject, **({} if done else {"refused": "the edit did not pass the checks"}))
             elif answer.value is not None and (not answer.value["sentences"] or set(drafted.dropped) == {"said already"}):
                 told.count("nothing new")

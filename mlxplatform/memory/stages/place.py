@@ -21,8 +21,9 @@ MOST_OFFERED = 20
 BATCH = 256
 
 TASK = (
-    "You decide to which section of a wiki page a note belongs. Answer with one of the given sections; with “(new section)” and a "
-    "title of two to five words when none fits; or with “(nowhere)” when the note says nothing about the subject. Answer in JSON."
+    "You decide to which section of a wiki page a note belongs. Answer with one of the given sections; with “(new section)” and "
+    "a title of two to five words when none fits, or with “(nowhere)” when the note says nothing about the subject. "
+    "Answer in JSON."
 )
 
 
@@ -59,7 +60,8 @@ def run(syn: Synthesis) -> None:
         for subject in batch:
             ref, stem = by_subject[subject]
             offered = offers(syn.pages[stem])
-            prompt = f"Page: {stem.replace('_', ' ')}\nSections:\n{_shown(syn.pages[stem], offered)}\n\n{quoted(notes.shown(ref, syn.vault.note_chars))}"
+            page = f"Page: {stem.replace('_', ' ')}\nSections:\n{_shown(syn.pages[stem], offered)}"
+            prompt = f"{page}\n\n{quoted(notes.shown(ref, syn.vault.note_chars))}"
             asks.append(Ask(STAGE, subject, system, prompt, schema([*offered, NEW, NOWHERE]), max_tokens=80))
         for subject, answer in zip(batch, syn.ask(told, asks), strict=True):
             anchor = _anchor(answer.value)

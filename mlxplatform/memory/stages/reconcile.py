@@ -25,8 +25,9 @@ SAME_SUBJECT = 0.34
 MOST_CANDIDATES = 6
 
 TASK = (
-    "You compare one new statement with older ones about the same subject. For each older statement say: “holds” when both can be "
-    "true now, “evolution” when it was true and the new one replaces it, “error” when it was wrong from the start. Answer in JSON."
+    "You compare one new statement with older ones about the same subject. For each older statement say: “holds” when both can "
+    "be true now, “evolution” when it was true and the new one replaces it, “error” when it was wrong from the start. "
+    "Answer in JSON."
 )
 VERDICTS = ("holds", "evolution", "error")
 _DATE = re.compile(r"\((\d{4}-\d{2}-\d{2})")

@@ -19,9 +19,9 @@ def run(syn: Synthesis) -> None:
     forgotten = set(Tombstone.objects.filter(vault=syn.vault, kind="page").values_list("key", flat=True))
     mentions: dict[int, set[int]] = {}
     speaks_of: dict[int, set[int]] = {}
-    for entity, chunk in ChunkEntity.objects.filter(chunk__vault=syn.vault).values_list("entity_id", "chunk_id"):
-        mentions.setdefault(entity, set()).add(chunk)
-        speaks_of.setdefault(chunk, set()).add(entity)
+    for spoken_of, chunk in ChunkEntity.objects.filter(chunk__vault=syn.vault).values_list("entity_id", "chunk_id"):
+        mentions.setdefault(spoken_of, set()).add(chunk)
+        speaks_of.setdefault(chunk, set()).add(spoken_of)
     entities = {entity.pk: entity for entity in syn.vault.entities.all()}
     told.read = len(entities)
     redirects: dict[str, tuple[str, str]] = {}

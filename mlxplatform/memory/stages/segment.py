@@ -165,9 +165,14 @@ def _store(conversation: Conversation, messages: Sequence[Message], kept: Sequen
                 have.add(ref)
                 rows.append(
                     Chunk(
-                        vault_id=conversation.vault_id, conversation=conversation, ref=ref, start=start, end=end,
-                        label=wording.label(label), at=conversation.updated_at,
+                        vault_id=conversation.vault_id,
+                        conversation=conversation,
+                        ref=ref,
+                        start=start,
+                        end=end,
+                        label=wording.label(label),
+                        at=conversation.updated_at,
                     )
-                )  # fmt: skip
+                )
         Chunk.objects.bulk_create(rows)
         Conversation.objects.filter(pk=conversation.pk).update(chunked=conversation.digest)

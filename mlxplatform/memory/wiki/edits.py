@@ -132,7 +132,7 @@ def to_json(edit: Edit) -> dict[str, object]:
 
 
 def from_json(value: dict[str, object]) -> Edit:
-    return msgspec.convert(value, Edit)  # type: ignore[arg-type]
+    return msgspec.convert(value, Edit)
 
 
 def sources_of(edit: Edit) -> list[Source]:
