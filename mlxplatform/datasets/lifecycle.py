@@ -7,6 +7,7 @@ from typing import Any
 from django.db import transaction
 
 from mlxplatform.datasets.models import DatasetRow, DatasetVersion
+from mlxplatform.datasets.rowsource import INDEX
 from mlxplatform.jobs.models import Job
 from mlxplatform.rows import chunks
 
@@ -57,5 +58,5 @@ def result_of(version: DatasetVersion) -> dict[str, Any]:
         "trainable": version.trainable,
         "notes": version.notes,
         "url": base,
-        "files": {name: f"{base}/files/{name}?version={version.number}" for name in version.files},
+        "files": {name: f"{base}/files/{name}?version={version.number}" for name in version.files if name != INDEX},
     }

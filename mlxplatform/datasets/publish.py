@@ -15,17 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import msgspec
 from django.core.files.storage import default_storage
 
 ROOT = "datasets"
+#: Bytes copied at once.
+COPY_BYTES = 1024 * 1024
 
 
 def to_line(row: Mapping[str, Any]) -> bytes:
     """One compact JSON object and a line feed, UTF-8, every character as itself."""
-    return json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    return msgspec.json.encode(row) + b"\n"
 
 
-class _Counted:
+class Counted:
     """A file that is hashed and counted as it is written."""
 
     def __init__(self, path: Path) -> None:
@@ -65,7 +68,7 @@ class Publication:
         self.location = f"{ROOT}/{dataset}/v{version}-{attempt}"
         self._final = Path(default_storage.path(self.location))
         self._private = self._final.with_name(f".{self._final.name}.part")
-        self._open: dict[str, _Counted] = {}
+        self._open: dict[str, Counted] = {}
 
     def __enter__(self) -> Publication:
         shutil.rmtree(self._private, ignore_errors=True)
@@ -77,15 +80,30 @@ class Publication:
             file.close()
         shutil.rmtree(self._private, ignore_errors=True)
 
-    def file(self, name: str) -> _Counted:
+    def file(self, name: str) -> Counted:
         if name not in self._open:
-            self._open[name] = _Counted(self._private / name)
+            self._open[name] = Counted(self._private / name)
         return self._open[name]
 
     def rows(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         out = self.file(name)
         for row in rows:
             out.write(to_line(row), rows=1)
+
+    def move_lines(self, name: str, pieces: Iterable[tuple[Counted, int, int, int]]) -> None:
+        """Copy byte ranges (from, to) with their numbers of rows out of an own file into others, and drop that file."""
+        source = self._open.pop(name)
+        source.close()
+        path = self._private / name
+        with path.open("rb") as file:
+            for out, first, last, rows in pieces:
+                file.seek(first)
+                left = last - first
+                while left > 0 and (piece := file.read(min(COPY_BYTES, left))):
+                    left -= len(piece)
+                    out.write(piece)
+                out.rows += rows
+        path.unlink()
 
     def finish(self, meta: Mapping[str, Any]) -> Published:
         """Close the files, add ``meta.json`` with their checksums, fsync, rename."""

@@ -51,11 +51,16 @@ def folder_in_roots(name: str) -> Path:
     return found
 
 
-def file_in_roots(name: str) -> Path:
+def entry_in_roots(name: str) -> Path:
+    """The file or folder a client means.
+
+    Raises:
+        UnknownFolder: there is none, or it lies outside.
+    """
     found = _find(name)
-    if found is None or not found.is_file():
+    if found is None:
         raise UnknownFolder(
-            f"{name[:200]} is not a file that may be read. Put it into the imports folder of the data directory, "
+            f"{name[:200]} is nothing that may be read. Put it into the imports folder of the data directory, "
             "or list a folder above it in MLXPLATFORM_DATA_ROOTS."
         )
     return found

@@ -24,7 +24,7 @@ from mlxplatform.datasets.models import DatasetVersion
 from mlxplatform.datasets.options import Options, stored
 from mlxplatform.datasets.rowstore import Made, SourceDone
 from mlxplatform.datasets.settle import settle
-from mlxplatform.datasets.templates.base import PROJECT, CallFailed, Draft, Drop, Source, SourceError, Template
+from mlxplatform.datasets.templates.base import PROJECT, CallFailed, Draft, Drop, Source, SourceError, Template, uses_model
 from mlxplatform.datasets.templates.registry import TEMPLATES
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.placement import find_place
@@ -102,7 +102,7 @@ class DatasetRun:
     @asynccontextmanager
     async def _calling(self) -> AsyncIterator[None]:
         """The row pool and the voice, for runs that call a model."""
-        if not self.template.needs_llm and self.options.filters.judge is None:
+        if not uses_model(self.template, self.inputs) and self.options.filters.judge is None:
             yield
             return
         model = await self._model()

@@ -8,8 +8,9 @@ from asgiref.sync import sync_to_async
 from django.http import HttpRequest, HttpResponseBase
 
 from mlxplatform.broker.connections import BROKER_ERRORS
-from mlxplatform.datasets import publish, queries, submit
+from mlxplatform.datasets import publish, queries, rowsource, rowtext, submit
 from mlxplatform.datasets.models import DatasetVersion
+from mlxplatform.datasets.templates.base import uses_model
 from mlxplatform.datasets.templates.registry import TEMPLATES
 from mlxplatform.datasets.wire import dataset_json, row_json, version_json
 from mlxplatform.http.body import read_json
@@ -52,7 +53,7 @@ async def submit_dataset(request: HttpRequest) -> dict[str, Any]:
 
 async def check_model(order: submit.Order) -> None:
     """Refuse a model nobody has, while somebody can be asked; a job without a host waits for one."""
-    names = {order.options.model} if order.template.needs_llm else set()
+    names = {order.options.model} if uses_model(order.template, order.inputs) else set()
     if order.options.filters.judge is not None:
         names.add(order.options.filters.judge.model)
     for name in names - {""}:
@@ -124,6 +125,8 @@ async def row_list(request: HttpRequest, dataset_id: str) -> dict[str, Any]:
 def _rows(request: HttpRequest, dataset_id: str) -> dict[str, Any]:
     params = request.GET.dict()
     version = queries.version_of(queries.find(request, dataset_id), params)
+    if rowsource.in_files(version):
+        return {"ok": True, "version": version.number, **_file_rows(version, params)}
     rows, more = queries.rows_page(version, params)
     return {
         "ok": True,
@@ -132,6 +135,24 @@ def _rows(request: HttpRequest, dataset_id: str) -> dict[str, Any]:
         "has_more": more,
         "next": rows[-1].ordinal if more else None,
     }
+
+
+def _file_rows(version: DatasetVersion, params: dict[str, str]) -> dict[str, Any]:
+    """Rows of an imported version by place; they have no verdicts to filter by."""
+    for name in ("state", "reason", "q"):
+        if params.get(name) and (name, params[name]) != ("state", "accepted"):
+            raise Refusal(400, "invalid_value", f"imported rows cannot be filtered by {name}; use split and after", param=name)
+    limit = queries.whole(params, "limit", queries.DEFAULT_LIMIT, 1, queries.MAX_LIMIT)
+    start = queries.whole(params, "offset", 0, 0, 10**9)
+    if params.get("after"):
+        start = queries.whole(params, "after", 0, 0, 2**62) + 1
+    found = rowsource.window(version, start, limit + 1, params.get("split", ""))
+    rows = [
+        {"ordinal": place, "state": "accepted", "split": split, "chars": rowtext.length(row), "content": row}
+        for place, split, row in found[:limit]
+    ]
+    more = len(found) > limit
+    return {"rows": rows, "has_more": more, "next": found[limit - 1][0] if more else None}
 
 
 async def file_list(request: HttpRequest, dataset_id: str) -> dict[str, Any]:

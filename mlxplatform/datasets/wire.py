@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mlxplatform.datasets.models import Dataset, DatasetRow, DatasetVersion
+from mlxplatform.datasets.rowsource import INDEX
 
 
 def version_json(version: DatasetVersion, *, full: bool = False) -> dict[str, Any]:
@@ -19,7 +20,11 @@ def version_json(version: DatasetVersion, *, full: bool = False) -> dict[str, An
         "counts": version.counts,
         "notes": version.notes,
         "error": version.error or None,
-        "files": {name: {**info, "url": f"{base}/files/{name}?version={version.number}"} for name, info in version.files.items()},
+        "files": {
+            name: {**info, "url": f"{base}/files/{name}?version={version.number}"}
+            for name, info in version.files.items()
+            if name != INDEX
+        },
         "created_at": version.created_at.isoformat(),
         "ready_at": version.ready_at.isoformat() if version.ready_at else None,
     }

@@ -8,25 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import dramatiq
 import pytest
 import redis
 
-from mlxplatform.broker import queues
-from mlxplatform.broker.dramatiq_broker import get_broker
 from mlxplatform.inference.contract import (
     Admitted,
-    Event,
     Failed,
-    Finished,
     InferenceRequest,
     Message,
     Refusal,
-    Text,
-    Usage,
 )
 from mlxplatform.jobs.context import JobCancelled
 from mlxplatform.rows import sweep
@@ -34,7 +26,10 @@ from mlxplatform.rows.contract import RowRequest, RowResult
 from mlxplatform.rows.models import RowCall, RowChunk
 from mlxplatform.rows.pool import RowPool
 from mlxplatform.rows.run import run_rows
+from tests.fixtures.scripted_host import ScriptedRuntime, echo, runtime
 from workers.tasks import rows as actor
+
+__all__ = ["runtime"]
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -52,52 +47,6 @@ class Context:
     def check(self) -> None:
         if self.stop is not None:
             raise self.stop
-
-
-class ScriptedRuntime:
-    """Answers every prompt with its echo, unless the script says otherwise for it."""
-
-    def __init__(self) -> None:
-        self.started: Counter[str] = Counter()
-        self.cancelled: list[str] = []
-        self.script: dict[str, Callable[[int], list[Event] | None]] = {}
-        self.refuse: Callable[[str, int], Refusal | None] = lambda text, number: None
-        self.held = threading.Event()
-
-    def start(self, request: InferenceRequest, sink: Callable[[list[Event]], None]) -> object:
-        text = request.messages[0].content or ""
-        self.started[text] += 1
-        assert request.priority == "row" and request.id.startswith("row_")
-        refusal = self.refuse(text, self.started[text])
-        if refusal is not None:
-            raise refusal
-        runtime = self
-
-        class Running:
-            def cancel(self, reason: str = "") -> None:
-                runtime.cancelled.append(text)
-
-        events = self.script[text](self.started[text]) if text in self.script else echo(text)
-        if events is not None:
-            threading.Thread(target=sink, args=(events,), daemon=True).start()
-        else:
-            self.held.set()
-        return Running()
-
-
-def echo(text: str) -> list[Event]:
-    return [Admitted(3, "tiny"), Text("re: "), Text(text), Finished("stop", Usage(3, 2))]
-
-
-@pytest.fixture
-def runtime(broker: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedRuntime]:
-    scripted = ScriptedRuntime()
-    monkeypatch.setattr("workers.host.runtime.runtime", lambda: scripted)
-    worker = dramatiq.Worker(get_broker(), queues={queues.rows("local")}, worker_threads=4, worker_timeout=100)
-    worker.queue_prefetch = 4
-    worker.start()
-    yield scripted
-    worker.stop(timeout=2000)
 
 
 def calls(count: int, prefix: str = "q") -> list[RowRequest]:

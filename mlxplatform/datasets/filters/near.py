@@ -7,7 +7,6 @@ a bucket are compared. 100,000 rows take some seconds and some hundred bytes eac
 from __future__ import annotations
 
 import zlib
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -47,25 +46,43 @@ def bands(threshold: float) -> tuple[int, int]:
     return max(below, key=lambda option: (1 / option[0]) ** (1 / option[1])) if below else options[0]
 
 
-def near_duplicates(rows: Iterable[tuple[int, Mapping[str, Any]]], threshold: float) -> Iterator[Verdict]:
-    """Rows whose estimated Jaccard likeness with an earlier kept row reaches ``threshold``."""
-    count, width = bands(threshold)
-    buckets: list[dict[bytes, list[int]]] = [defaultdict(list) for _ in range(count)]
-    kept: list[np.ndarray] = []
-    numbers: list[int] = []
-    for number, (row_id, row) in enumerate(rows, 1):
+class NearDuplicates:
+    """Kept rows so far. ``like`` answers for a new row and keeps it when it is like none of them."""
+
+    def __init__(self, threshold: float) -> None:
+        self._threshold = threshold
+        self._bands, self._width = bands(threshold)
+        self._buckets: list[dict[bytes, list[int]]] = [{} for _ in range(self._bands)]
+        self._kept: list[np.ndarray] = []
+
+    def like(self, row: Mapping[str, Any]) -> tuple[float, int] | None:
+        """(estimated likeness, place from 0 among the kept) of the nearest kept row that reaches the threshold."""
         own = signature(shingles(rowtext.everything(row)))
-        keys = [own[i * width : (i + 1) * width].tobytes() for i in range(count)]
-        candidates = {index for bucket, key in zip(buckets, keys, strict=True) for index in bucket.get(key, ())}
+        raw, step = own.tobytes(), self._width * own.itemsize
+        keys = [raw[at * step : (at + 1) * step] for at in range(self._bands)]
+        candidates: set[int] = set()
+        for bucket, key in zip(self._buckets, keys, strict=True):
+            candidates.update(bucket.get(key, ()))
         best, which = 0.0, -1
         for index in candidates:
-            likeness = float(np.count_nonzero(kept[index] == own)) / PERMUTATIONS
+            likeness = float(np.count_nonzero(self._kept[index] == own)) / PERMUTATIONS
             if likeness > best:
                 best, which = likeness, index
-        if best >= threshold:
-            yield row_id, "near_duplicate", f"{best:.0%} like accepted row {numbers[which]}"
-            continue
-        for bucket, key in zip(buckets, keys, strict=True):
-            bucket[key].append(len(kept))
-        kept.append(own)
-        numbers.append(number)
+        if best >= self._threshold:
+            return best, which
+        for bucket, key in zip(self._buckets, keys, strict=True):
+            bucket.setdefault(key, []).append(len(self._kept))
+        self._kept.append(own)
+        return None
+
+
+def near_duplicates(rows: Iterable[tuple[int, Mapping[str, Any]]], threshold: float) -> Iterator[Verdict]:
+    """Rows whose estimated Jaccard likeness with an earlier kept row reaches ``threshold``."""
+    kept = NearDuplicates(threshold)
+    numbers: list[int] = []
+    for number, (row_id, row) in enumerate(rows, 1):
+        found = kept.like(row)
+        if found is None:
+            numbers.append(number)
+        else:
+            yield row_id, "near_duplicate", f"{found[0]:.0%} like accepted row {numbers[found[1]]}"

@@ -146,6 +146,8 @@ class Template:
     prompts_only: Callable[[Inputs], bool] = never
     #: How strictly a row's shape is checked: "full", "answers_optional", or "types" only.
     check: Literal["full", "answers_optional", "types"] = "full"
+    #: Whether these inputs make it call the model, where that depends on them.
+    calls_model: Callable[[Inputs], bool] = always
     #: The format when it depends on the inputs.
     format_for: Callable[[Inputs], str] | None = None
     #: Further checks of an order, raising Refusal; given the inputs and the project.
@@ -197,6 +199,10 @@ def paragraphs(text: str) -> list[str]:
             blocks.append("\n".join(current).strip())
             current = []
     return blocks
+
+
+def uses_model(template: Template, inputs: Inputs) -> bool:
+    return template.needs_llm and template.calls_model(inputs)
 
 
 def final_format(template: Template, inputs: Inputs) -> str:

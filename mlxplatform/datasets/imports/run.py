@@ -1,0 +1,256 @@
+"""The job that imports: one pass from the source into the version's files, then the split, then publication.
+
+Bad rows are collected with their places; unless the order said to skip them, any of them fails the import and
+nothing is published. Rows of different forms are unified as conversations when all can be.
+"""
+
+from __future__ import annotations
+
+import array
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import msgspec
+from django.db import transaction
+from django.utils import timezone
+
+from mlxplatform.datasets import convert, finishing, lifecycle, rowsource, rowtext
+from mlxplatform.datasets import publish as publishing
+from mlxplatform.datasets.filters.near import NearDuplicates
+from mlxplatform.datasets.imports.opening import Problem, Unreadable
+from mlxplatform.datasets.imports.order import ImportOptions
+from mlxplatform.datasets.imports.reading import rows
+from mlxplatform.datasets.models import DatasetVersion
+from mlxplatform.datasets.split import split_at
+from mlxplatform.jobs.context import JobContext, JobFailed, OwnershipLost
+from mlxplatform.jobs.models import Job
+
+#: Problems kept with their places; all are counted.
+KEPT_PROBLEMS = 200
+#: Problems named in the job's error.
+SHOWN_PROBLEMS = 20
+#: Rows between looks at the job's wishes, and between progress events.
+CHECK_ROWS, TELL_ROWS = 1_000, 20_000
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass
+class Tally:
+    """What has been read so far."""
+
+    read: int = 0
+    used: int = 0
+    bad: int = 0
+    forms: Counter[str] = field(default_factory=Counter)
+    first_of: dict[str, str] = field(default_factory=dict)
+    dropped: Counter[str] = field(default_factory=Counter)
+    problems: list[Problem] = field(default_factory=list)
+
+    def note(self, problem: Problem) -> None:
+        self.bad += 1
+        self.dropped[problem.code] += 1
+        if len(self.problems) < KEPT_PROBLEMS:
+            self.problems.append(problem)
+
+
+class Mixed(Exception):
+    """The rows are of more than one of our formats."""
+
+
+class Part:
+    """Rows of one split on their way into a file, with the byte offset of each."""
+
+    def __init__(self, out: publishing.Counted) -> None:
+        self.out = out
+        self.offsets = array.array("Q")
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.offsets.append(self.out.bytes)
+        self.out.write(_encode(row) + b"\n", rows=1)
+
+
+def run(ctx: JobContext) -> dict[str, Any]:
+    """Runner of the kind ``dataset_import``."""
+    version = lifecycle.begin(ctx.job_id)
+    if version.state == DatasetVersion.State.READY:
+        return lifecycle.result_of(version)
+    options = msgspec.convert(version.options, ImportOptions)
+    ctx.stage("starting", 0.05, f"reading {options.filename or options.reference}")
+    try:
+        try:
+            return Import(ctx, version, options, unify=False).make()
+        except Mixed:
+            ctx.log("The rows are of different forms; reading again to unify them as conversations.")
+            return Import(ctx, version, options, unify=True).make()
+    except Unreadable as error:
+        raise JobFailed(error.code, error.message) from None
+
+
+class Import:
+    """One pass. ``unify`` turns every row into a conversation."""
+
+    def __init__(self, ctx: JobContext, version: DatasetVersion, options: ImportOptions, *, unify: bool) -> None:
+        self.ctx = ctx
+        self.version = version
+        self.options = options
+        self.unify = unify
+        self.tally = Tally()
+        self.seen: set[bytes] = set()
+        self.near = NearDuplicates(options.near_duplicates) if options.near_duplicates is not None else None
+        self.started = time.monotonic()
+
+    def make(self) -> dict[str, Any]:
+        with publishing.Publication(self.version.dataset_id, self.version.number, self.ctx.fence) as publication:
+            parts = self._fill(publication)
+            self._refuse_if_bad()
+            self._divide(publication, parts)
+            self._finish(publication)
+        self.ctx.stage("done", 1.0, finishing.sentence(self.version))
+        return lifecycle.result_of(self.version)
+
+    def _fill(self, publication: publishing.Publication) -> dict[str, Part]:
+        parts: dict[str, Part] = {}
+        for split, row in self._rows():
+            part = parts.get(split)
+            if part is None:
+                part = parts[split] = Part(publication.file(f"{split or 'all'}.jsonl"))
+            part.add(row)
+        return parts
+
+    def _rows(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        tally = self.tally
+        formats: set[str] = set()
+        for item in rows(self.options, self.ctx.project):
+            tally.read += 1
+            if tally.read % CHECK_ROWS == 0:
+                self.ctx.check()
+                if tally.read % TELL_ROWS == 0:
+                    self._tell()
+            if isinstance(item, Problem):
+                tally.note(item)
+                continue
+            split, name, where, form, row = item
+            if form not in tally.first_of:
+                tally.first_of[form] = f"{name} {where}".strip()
+                formats.add(convert.BECOMES.get(form, "messages"))
+                if len(formats) > 1 and not self.unify:
+                    raise Mixed
+            tally.forms[form] += 1
+            if self.unify:
+                chat = convert.to_messages(row)
+                if chat is None:
+                    tally.note(Problem(where, "mixed_forms", "plain text among conversations", file=name))
+                    continue
+                row = chat
+            if self._repeats(row):
+                continue
+            tally.used += 1
+            yield split, row
+        self.format = "messages" if self.unify else next(iter(formats), "messages")
+
+    def _repeats(self, row: dict[str, Any]) -> bool:
+        if self.options.distinct:
+            digest = rowtext.digest(row)
+            if digest in self.seen:
+                self.tally.dropped["duplicate"] += 1
+                return True
+            self.seen.add(digest)
+        if self.near is not None and self.near.like(row) is not None:
+            self.tally.dropped["near_duplicate"] += 1
+            return True
+        return False
+
+    def _tell(self) -> None:
+        tally = self.tally
+        rate = tally.read / max(time.monotonic() - self.started, 1e-3)
+        message = f"{tally.used} rows read"
+        self.ctx.stage("reading", 0.4, message, accepted=tally.used, dropped=dict(tally.dropped), rows_per_s=round(rate))
+
+    def _refuse_if_bad(self) -> None:
+        tally = self.tally
+        report = {
+            "read": tally.read,
+            "used": tally.used,
+            "forms": dict(tally.forms),
+            "problems": [{"message": str(problem), **asdict(problem)} for problem in tally.problems],
+            "bad_rows": tally.bad,
+        }
+        self.version.report = report
+        DatasetVersion.objects.filter(pk=self.version.pk).update(report=report)
+        if tally.bad and self.options.on_bad_rows == "refuse":
+            raise JobFailed("bad_rows", self._sentence())
+        if not tally.used:
+            raise JobFailed("zero_rows", self._sentence() if tally.bad else "The source has no rows.")
+
+    def _sentence(self) -> str:
+        tally = self.tally
+        shown = "; ".join(map(str, tally.problems[:SHOWN_PROBLEMS]))
+        more = f"; and {tally.bad - SHOWN_PROBLEMS} more" if tally.bad > SHOWN_PROBLEMS else ""
+        mixed = ""
+        if len(tally.forms) > 1:
+            counted = ", ".join(
+                f"{number} {form} (first at {tally.first_of[form]})" for form, number in tally.forms.most_common()
+            )
+            mixed = f" The rows are of several forms: {counted}."
+        return f"{tally.bad} of {tally.read} rows cannot be used, so nothing was imported: {shown}{more}.{mixed}"
+
+    def _divide(self, publication: publishing.Publication, parts: dict[str, Part]) -> None:
+        """Cut undivided rows into train and valid, and write the index of all row files."""
+        undivided = parts.pop("", None)
+        if undivided is not None:
+            held_out = "valid" in parts or "test" in parts
+            cut = len(undivided.offsets) if held_out else split_at(len(undivided.offsets), self.options.valid_fraction)
+            for name, part in self._cut(publication, undivided, cut).items():
+                if name in parts and len(part.offsets) == 0:
+                    continue
+                parts[name] = part
+        for name in ("train", "valid"):
+            if name not in parts:
+                parts[name] = Part(publication.file(f"{name}.jsonl"))
+        index = publication.file(rowsource.INDEX)
+        for name in rowsource.ROW_FILES:
+            part = parts.get(name.removesuffix(".jsonl"))
+            if part is not None:
+                index.write(array.array("Q", part.offsets[:: rowsource.BLOCK]).tobytes())
+        self.parts = {name: len(part.offsets) for name, part in parts.items()}
+
+    def _cut(self, publication: publishing.Publication, whole: Part, cut: int) -> dict[str, Part]:
+        end = whole.offsets[cut] if cut < len(whole.offsets) else whole.out.bytes
+        train, valid = Part(publication.file("train.jsonl")), Part(publication.file("valid.jsonl"))
+        if train.out.bytes:
+            raise Unreadable("mixed_splits", "Some files name their split and some do not; name it for all or none.")
+        publication.move_lines(
+            "all.jsonl", [(train.out, 0, end, cut), (valid.out, end, whole.out.bytes, len(whole.offsets) - cut)]
+        )
+        train.offsets = whole.offsets[:cut]
+        valid.offsets = array.array("Q", (offset - end for offset in whole.offsets[cut:]))
+        return {"train": train, "valid": valid}
+
+    def _finish(self, publication: publishing.Publication) -> None:
+        version, tally = self.version, self.tally
+        version.output_format = self.format
+        version.counts = {
+            "made": tally.read,
+            "accepted": tally.used,
+            "train": self.parts["train"],
+            "valid": self.parts["valid"],
+            **({"test": self.parts["test"]} if "test" in self.parts else {}),
+            "dropped": dict(tally.dropped.most_common()),
+        }
+        version.notes = [finishing.NO_VALIDATION] if tally.used == 1 else []
+        if tally.bad:
+            version.notes.append(f"{tally.bad} of {tally.read} rows could not be used and were skipped.")
+        version.report["seconds"] = round(time.monotonic() - self.started, 2)
+        self.ctx.check()
+        published = publication.finish(finishing.meta_of(version))
+        with transaction.atomic():
+            if not Job.objects.select_for_update().filter(pk=self.ctx.job_id, fence=self.ctx.fence).exists():
+                raise OwnershipLost(self.ctx.job_id)
+            version.files, version.location = published.files, published.location
+            version.state, version.ready_at = DatasetVersion.State.READY, timezone.now()
+            version.save()
+        publishing.remove_leftovers(version.dataset_id, version.number, version.location)

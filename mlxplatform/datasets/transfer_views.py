@@ -1,0 +1,184 @@
+"""Rows in and out: import, export, the difference between versions, and what may be changed about a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import transaction
+from django.http import HttpRequest, HttpResponseBase, StreamingHttpResponse
+from django.utils import timezone
+
+from mlxplatform.accounts import audit
+from mlxplatform.datasets import convert, diff, exporting, queries, rowsource, submit
+from mlxplatform.datasets.imports import order as imports
+from mlxplatform.datasets.imports.opening import parquet_missing
+from mlxplatform.datasets.inputs import bad
+from mlxplatform.datasets.models import DatasetVersion
+from mlxplatform.datasets.views import actor_of, idempotency_key, project_of
+from mlxplatform.datasets.wire import dataset_json
+from mlxplatform.files import service as files
+from mlxplatform.files.receiving import read_form
+from mlxplatform.http.body import read_json
+from mlxplatform.inference.contract import Refusal
+
+ENDINGS = {"csv": ("csv", "text/csv; charset=utf-8")}
+
+
+async def import_dataset(request: HttpRequest) -> dict[str, Any]:
+    """JSON that names a source, or a multipart upload with the same fields and a ``file``."""
+    if request.content_type == "multipart/form-data":
+        return await sync_to_async(_upload)(request)
+    body = await read_json(request)
+    return await sync_to_async(_import)(request, body)
+
+
+def _upload(request: HttpRequest) -> dict[str, Any]:
+    form = read_form(request, "file")
+    fields: dict[str, Any] = dict(form.fields)
+    for name in ("valid_fraction", "near_duplicates"):
+        if name in fields:
+            try:
+                fields[name] = float(fields[name])
+            except ValueError:
+                raise bad(name, f"{name} must be a number") from None
+    if "distinct" in fields:
+        fields["distinct"] = {"true": True, "false": False}.get(fields["distinct"], fields["distinct"])
+    if "tags" in fields:
+        fields["tags"] = [tag.strip() for tag in fields["tags"].split(",") if tag.strip()]
+    for taken in ("file_id", "path", "hub"):
+        fields.pop(taken, None)
+    stored = files.store(
+        form.pieces(),
+        form.filename,
+        "user_data",
+        project=project_of(request),
+        created_by=actor_of(request),
+        limit=files.size_limit(),
+    )
+    try:
+        return _import(request, {**fields, "file_id": stored.id})
+    except Refusal:
+        files.delete(stored)
+        raise
+
+
+def _import(request: HttpRequest, body: dict[str, Any]) -> dict[str, Any]:
+    key = idempotency_key(request, body)
+    body.pop("idempotency_key", None)
+    project = project_of(request)
+    order = imports.check(body, project)
+    job, version = imports.submit(order, project=project, created_by=actor_of(request), idempotency_key=key)
+    return {
+        "ok": True,
+        "job_id": job.id,
+        "dataset_id": version.dataset_id,
+        "version": version.number,
+        "url": f"/api/datasets/{version.dataset_id}",
+        "stream": f"/api/jobs/{job.id}/stream",
+    }
+
+
+async def export(request: HttpRequest, dataset_id: str) -> HttpResponseBase:
+    version, wanted, split = await sync_to_async(_export_request)(request, dataset_id)
+    ending, media = ENDINGS.get(wanted, ("jsonl", "application/jsonl"))
+    source = exporting.pieces(rowsource.content(version, split), wanted, version.output_format or "messages")
+    name = "-".join(filter(None, (version.dataset_id, f"v{version.number}", split, wanted if wanted != "jsonl" else "")))
+    return StreamingHttpResponse(
+        _in_threads(source),
+        content_type=media,
+        headers={"Content-Disposition": f'attachment; filename="{name}.{ending}"', "X-Content-Type-Options": "nosniff"},
+    )
+
+
+def _export_request(request: HttpRequest, dataset_id: str) -> tuple[DatasetVersion, str, str]:
+    params = request.GET.dict()
+    wanted, split = params.get("format", "jsonl"), params.get("split", "")
+    if wanted not in convert.EXPORTS:
+        raise bad("format", f"format must be one of {', '.join(convert.EXPORTS)}")
+    if wanted == "parquet":
+        raise Refusal(
+            501,
+            "unsupported_execution",
+            parquet_missing() or "Export to Parquet is not available; use csv or jsonl.",
+            param="format",
+        )
+    if split not in ("", "train", "valid", "test"):
+        raise bad("split", "split must be train, valid or test")
+    return queries.version_of(queries.find(request, dataset_id), params), wanted, split
+
+
+async def _in_threads(source: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Draw each piece in a thread: it reads files or SQL."""
+    step = sync_to_async(lambda: next(source, None))
+    while (piece := await step()) is not None:
+        yield piece
+
+
+async def difference(request: HttpRequest, dataset_id: str) -> dict[str, Any]:
+    return await sync_to_async(_difference)(request, dataset_id)
+
+
+def _difference(request: HttpRequest, dataset_id: str) -> dict[str, Any]:
+    """Between ``from`` and ``to`` (default: the newest and the one before it)."""
+    params = request.GET.dict()
+    dataset = queries.find(request, dataset_id)
+    new = queries.version_of(dataset, params, "to")
+    if params.get("from"):
+        old = queries.version_of(dataset, params, "from")
+    else:
+        before = dataset.versions.filter(number__lt=new.number).order_by("-number").first()
+        if before is None:
+            raise Refusal(400, "nothing_to_compare", "the dataset has one version only", param="from")
+        old = before
+    found = diff.difference(rowsource.content(old), rowsource.content(new), rowsource.content(old))
+    return {
+        "ok": True,
+        "from": old.number,
+        "to": new.number,
+        "common": found.common,
+        "added": found.added,
+        "removed": found.removed,
+        "added_rows": found.added_rows,
+        "removed_rows": found.removed_rows,
+    }
+
+
+async def change(request: HttpRequest, dataset_id: str) -> dict[str, Any]:
+    body = await read_json(request)
+    return await sync_to_async(_change)(request, dataset_id, body)
+
+
+def _change(request: HttpRequest, dataset_id: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Name, description, tags and archiving; the rows of a version never change."""
+    allowed = ("name", "description", "tags", "archived")
+    for field in body:
+        if field not in allowed:
+            raise Refusal(400, "unknown_field", f"{field} cannot be changed; {', '.join(allowed)} can", param=field)
+    with transaction.atomic():
+        dataset = queries.find(request, dataset_id)
+        before = {field: getattr(dataset, field) for field in ("name", "description", "tags")} | {
+            "archived": bool(dataset.archived_at)
+        }
+        if "name" in body:
+            dataset.name = _named(body["name"])
+        if "description" in body:
+            if not isinstance(body["description"], str) or len(body["description"]) > 10_000:
+                raise bad("description", "description must be text of at most 10000 characters")
+            dataset.description = body["description"]
+        if "tags" in body:
+            dataset.tags = submit.parse_tags(body["tags"])
+        if "archived" in body:
+            if not isinstance(body["archived"], bool):
+                raise bad("archived", "archived must be true or false")
+            dataset.archived_at = (dataset.archived_at or timezone.now()) if body["archived"] else None
+        dataset.save()
+        audit.record(actor_of(request), "dataset.change", dataset.id, project=dataset.project, before=before, after=body)
+    return {"ok": True, "dataset": dataset_json(dataset, queries.latest_of([dataset]).get(dataset.id))}
+
+
+def _named(raw: Any) -> str:
+    if not isinstance(raw, str) or not raw.strip() or len(raw) > 200 or "\x00" in raw:
+        raise bad("name", "name must be text of 1 to 200 characters")
+    return raw.strip()

@@ -1,0 +1,564 @@
+"""Datasets over HTTP: orders, rows, files, imports, exports, and what bad input gets."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+
+from mlxplatform.datasets.models import Dataset, DatasetRow, DatasetVersion
+from mlxplatform.jobs.models import Job
+from mlxplatform.jobs.pulse import Pulse
+from mlxplatform.jobs.runner import run_next
+from tests.fixtures.scripted_host import ScriptedRuntime, runtime
+
+__all__ = ["runtime"]
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("broker")]
+
+CHAT = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+
+
+def post(client: Client, path: str, body: Any, **headers: str) -> Any:
+    return client.post(path, json.dumps(body), content_type="application/json", headers=headers)
+
+
+def run_jobs() -> None:
+    pulse = Pulse("cpu", threads=1)
+    pulse.register()
+    while run_next(pulse):
+        pass
+
+
+def order(client: Client, template: str, inputs: dict[str, Any], **more: Any) -> dict[str, Any]:
+    answer = post(client, "/api/dataset/submit", {"template": template, "inputs": inputs, **more})
+    assert answer.status_code == 200, answer.content
+    return answer.json()
+
+
+def finished(client: Client, template: str, inputs: dict[str, Any], **more: Any) -> tuple[Job, DatasetVersion]:
+    made = order(client, template, inputs, **more)
+    run_jobs()
+    return Job.objects.get(pk=made["job_id"]), DatasetVersion.objects.get(job=made["job_id"])
+
+
+def pairs(count: int) -> dict[str, str]:
+    return {"pairs_text": "\n\n".join(f"Q: question {n}?\nA: answer {n}." for n in range(count))}
+
+
+def body_of(response: Any) -> bytes:
+    return b"".join(response.streaming_content) if response.streaming else response.content
+
+
+async def drained(response: Any) -> bytes:
+    return b"".join([piece async for piece in response.streaming_content])
+
+
+def download(client: Client, dataset: str, name: str, **headers: str) -> Any:
+    response = client.get(f"/api/datasets/{dataset}/files/{name}", headers=headers)
+    if response.streaming:
+        import asyncio
+
+        response.body = asyncio.run(drained(response))
+    else:
+        response.body = response.content
+    return response
+
+
+def lines_of(client: Client, dataset: str, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in download(client, dataset, name).body.decode().split("\n") if line]
+
+
+@pytest.mark.parametrize(("rows", "train", "valid"), [(1, 1, 0), (2, 1, 1), (5, 4, 1), (9, 8, 1), (10, 9, 1), (11, 9, 2)])
+def test_no_row_trains_and_validates(client: Client, rows: int, train: int, valid: int) -> None:
+    job, version = finished(client, "sft_qa_pairs", pairs(rows))
+    assert job.state == "done" and (job.result["n_train"], job.result["n_valid"]) == (train, valid)
+    files = {name: lines_of(client, version.dataset_id, name) for name in ("train.jsonl", "valid.jsonl")}
+    assert [len(found) for found in files.values()] == [train, valid]
+    assert files["train.jsonl"] + files["valid.jsonl"] == [
+        {"messages": [{"role": "user", "content": f"question {n}?"}, {"role": "assistant", "content": f"answer {n}."}]}
+        for n in range(rows)
+    ]
+    assert any("validation set is empty" in note for note in version.notes) == (rows == 1)
+
+
+def test_downloads_are_whole_checksummed_and_resumable(client: Client) -> None:
+    _, version = finished(client, "sft_qa_pairs", pairs(30))
+    whole = download(client, version.dataset_id, "train.jsonl")
+    digest = hashlib.sha256(whole.body).hexdigest()
+    assert whole["Content-Length"] == str(len(whole.body)) and whole["ETag"] == f'"{digest}"'
+    assert version.files["train.jsonl"] == {"bytes": len(whole.body), "sha256": digest, "rows": 27}
+    part = download(client, version.dataset_id, "train.jsonl", range="bytes=100-")
+    assert part.status_code == 206 and part.body == whole.body[100:]
+    assert download(client, version.dataset_id, "train.jsonl", range="bytes=-7").body == whole.body[-7:]
+    beyond = download(client, version.dataset_id, "train.jsonl", range="bytes=999999-")
+    assert beyond.status_code == 416 and beyond["Content-Range"] == f"bytes */{len(whole.body)}"
+    stale = download(client, version.dataset_id, "train.jsonl", **{"range": "bytes=5-", "if-range": '"other"'})
+    assert stale.status_code == 200 and stale.body == whole.body
+    assert download(client, version.dataset_id, "train.jsonl", **{"if-none-match": f'"{digest}"'}).status_code == 304
+    meta = json.loads(download(client, version.dataset_id, "meta.json").body)
+    assert meta["counts"]["train"] == 27 and meta["files"]["train.jsonl"]["sha256"] == digest
+    assert download(client, version.dataset_id, "../../db.sqlite3").status_code == 404
+    assert download(client, version.dataset_id, "other.jsonl").json()["ok"] is False
+
+
+def test_zero_rows_fail_with_the_reasons(client: Client) -> None:
+    job, version = finished(client, "format_conversion", {"input_jsonl": '{"input":"x"}\nnot json\n'})
+    assert (job.state, job.error_code) == ("failed", "zero_rows")
+    assert "1 × missing_key (line 1: output missing" in job.error and "1 × not_json (line 2" in job.error
+    assert version.state == "failed"
+    shown = client.get(f"/api/datasets/{version.dataset_id}/rows?state=dropped").json()["rows"]
+    assert [row["reason"] for row in shown] == ["missing_key", "not_json"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "field"),
+    [
+        ({}, 400, "missing_field", "template"),
+        ({"template": "nope"}, 400, "unknown_template", "template"),
+        ({"template_id": 5}, 400, "missing_field", "template_id"),
+        ({"template": "sft_qa_pairs"}, 400, "missing_field", "inputs.pairs_text"),
+        ({"template": "sft_qa_pairs", "inputs": {"x": 1}}, 400, "invalid_value", "inputs.x"),
+        ({"template": "sft_qa_pairs", "inputs": {"pairs_text": "Q"}, "color": 1}, 400, "unknown_field", "color"),
+        ({"template": "sft_qa_pairs", "inputs": {"pairs_text": "Q"}, "rows": 0}, 400, "invalid_value", "rows"),
+        ({"template": "sft_qa_pairs", "inputs": {"pairs_text": "Q"}, "filters": {"x": 1}}, 400, "invalid_value", "filters.x"),
+        (
+            {"template": "sft_qa_pairs", "inputs": {"pairs_text": "Q"}, "filters": {"min_chars": "a"}},
+            400,
+            "invalid_value",
+            "filters.min_chars",
+        ),
+        ({"template": "sft_qa_pairs", "inputs": {"pairs_text": "Q"}, "resume": "ds_x"}, 404, "dataset_not_found", "resume"),
+        ({"template": "verified_code", "inputs": {"specs": "x"}}, 501, "unsupported_execution", "template"),
+        ({"template": "self_instruct", "inputs": {"seeds": "x"}, "model": 5}, 400, "invalid_value", "model"),
+        ({"template": "answer_fill", "inputs": {"dataset_id": "ds_x"}}, 400, "invalid_value", "inputs.dataset_id"),
+    ],
+)
+def test_bad_orders_name_the_field_and_enqueue_nothing(client: Client, body: Any, status: int, code: str, field: str) -> None:
+    answer = post(client, "/api/dataset/submit", body)
+    assert answer.status_code == status, answer.content
+    said = answer.json()
+    assert (said["ok"], said["code"], said["field"]) == (False, code, field), said
+    assert not Job.objects.exists() and not Dataset.objects.exists()
+
+
+def test_an_unknown_model_is_refused_while_a_host_can_be_asked(client: Client, runtime: ScriptedRuntime) -> None:
+    answer = post(client, "/api/dataset/submit", {"template": "self_instruct", "inputs": {"seeds": "x"}, "model": "other"})
+    assert answer.status_code == 404 and answer.json()["field"] == "model"
+
+
+def test_the_same_key_makes_one_dataset(client: Client) -> None:
+    body = {"template": "sft_qa_pairs", "inputs": pairs(2)}
+    first = post(client, "/api/dataset/submit", body, **{"idempotency-key": "k"}).json()
+    assert post(client, "/api/dataset/submit", body, **{"idempotency-key": "k"}).json() == first
+    other = post(client, "/api/dataset/submit", {**body, "inputs": pairs(3)}, **{"idempotency-key": "k"})
+    assert other.status_code == 400 and Dataset.objects.count() == 1
+
+
+def test_a_model_writes_rows_and_every_call_is_kept(client: Client, runtime: ScriptedRuntime) -> None:
+    runtime.say = lambda request: '["Name a river", "Count to ten", "Name a river"]'
+    job, version = finished(client, "self_instruct", {"seeds": "Name a city", "variants_per_seed": 3}, seed=4)
+    assert job.state == "done", job.error
+    assert version.counts["accepted"] == 2 and version.counts["dropped"] == {"duplicate": 1}
+    assert version.trainable is False and "prompts only" in version.notes[-1]
+    assert version.report["model"] == "tiny" and version.report["calls"] == 1
+    rows = client.get(f"/api/datasets/{version.dataset_id}/rows?state=accepted").json()["rows"]
+    assert [row["split"] for row in rows] == ["train", "valid"]
+    filled, answers = finished(client, "answer_fill", {"dataset_id": version.dataset_id})
+    assert filled.state == "done" and answers.trainable
+    assert lines_of(client, answers.dataset_id, "train.jsonl")[0]["messages"][1]["content"].startswith("[")
+
+
+def test_instructions_like_the_pool_are_dropped(client: Client, runtime: ScriptedRuntime) -> None:
+    said = ["Name the three largest cities of Italy", "Write a poem about the sea", "Name the three largest cities of Spain"]
+    runtime.say = lambda request: json.dumps(said)
+    _, version = finished(client, "self_instruct", {"seeds": "Name the three largest cities of France", "variants_per_seed": 3})
+    assert version.counts["accepted"] == 1 and version.counts["dropped"] == {"like_the_pool": 2}
+
+
+def test_rows_asked_for_are_rows_got(client: Client, runtime: ScriptedRuntime) -> None:
+    """Rounds go on until enough distinct rows are there; what is over the number is dropped as such."""
+    runtime.say = lambda request: f"Story {request.sampling.seed} about number {request.sampling.seed}"
+    inputs = {"personas": "nurse\npilot", "questions_each": 2}
+    job, version = finished(client, "persona_qa", inputs, rows=7)
+    assert job.state == "done" and version.counts["accepted"] == 7
+    assert set(version.counts["dropped"]) <= {"over_target"}
+
+
+def test_too_few_rows_are_said(client: Client, runtime: ScriptedRuntime) -> None:
+    runtime.say = lambda request: "always the same"
+    job, version = finished(client, "persona_qa", {"personas": "nurse", "questions_each": 2}, rows=5)
+    assert job.state == "done" and version.counts["accepted"] == 1
+    assert "5 rows were asked for; 1 are distinct and acceptable." in version.notes
+
+
+def test_filters_drop_and_count(client: Client, runtime: ScriptedRuntime) -> None:
+    answers = iter(
+        ["I'm sorry, I can't help.", "Write to bob@example.org today.", "ok", "A long and good answer.", "3", "9 fine"]
+    )
+
+    def say(request: Any) -> str:
+        return "9 fine" if "grade" in (request.messages[0].content or "") else next(answers)
+
+    runtime.say = say
+    inputs = {"rows": "\n".join(json.dumps({"n": n}) for n in range(4)), "prompt_template": "Say something about {{ n }}."}
+    filters = {"pii": "drop", "min_chars": 28, "judge": {"rubric": "clear", "threshold": 7}}
+    _, version = finished(client, "column_prompts", inputs, filters=filters)
+    assert version.counts["accepted"] == 1
+    assert version.counts["dropped"] == {"refusal": 1, "personal_data": 1, "too_short": 1}
+    [row] = version.rows.filter(state="accepted")
+    assert row.verdicts["judge"] == 9
+
+
+def test_resume_asks_only_what_changed(client: Client, runtime: ScriptedRuntime) -> None:
+    """An edited later column: earlier steps keep their answers, the edited step runs again."""
+    inputs = {"target_text": "One paragraph.\n\nAnother paragraph.", "tone": "dry"}
+    _, first = finished(client, "prompt_reconstruction", inputs)
+    asked = sum(runtime.started.values())
+    answer = order(client, "prompt_reconstruction", {**inputs, "tone": "warm"}, resume=first.dataset_id)
+    run_jobs()
+    second = DatasetVersion.objects.get(job=answer["job_id"])
+    assert (second.number, second.parent_id, second.state) == (2, first.pk, "ready")
+    assert sum(runtime.started.values()) == asked
+    changed = client.get(f"/api/datasets/{first.dataset_id}/diff").json()
+    assert (changed["added"], changed["removed"], changed["common"]) == (2, 2, 0)
+    shown = client.get(f"/api/datasets/{first.dataset_id}/versions").json()["versions"]
+    assert [entry["version"] for entry in shown] == [2, 1] and shown[0]["parent"] == {
+        "dataset_id": first.dataset_id,
+        "version": 1,
+    }
+
+
+def test_a_failed_call_costs_one_row_and_a_retry_makes_it_good(client: Client, runtime: ScriptedRuntime) -> None:
+    from mlxplatform.inference.contract import Refusal
+    from mlxplatform.jobs import service
+
+    runtime.refuse = lambda text, number: Refusal(400, "context_length_exceeded", "Too long.")
+    job, version = finished(client, "cot_synthesis", {"questions": "one\ntwo"})
+    assert job.error_code == "zero_rows" and "call_failed:context_length_exceeded" in job.error
+    runtime.refuse = lambda text, number: None
+    service.retry(job.id, "local")
+    run_jobs()
+    version.refresh_from_db()
+    assert version.state == "ready" and version.counts["accepted"] == 2
+
+
+# Text templates of people -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ (1).__class__.__bases__ }}",
+        "{{ joiner.__init__.__globals__ }}",
+        "{{ lipsum.__globals__.os }}",
+        "{{ ''|attr('__class__') }}",
+        "{% import 'x' as y %}{{ y }}",
+        "{{ 'x' * 999999999 }}",
+        "{{ 10 ** 999999999 }}",
+        "{{ q",
+    ],
+)
+def test_templates_cannot_leave_the_sandbox(client: Client, template: str) -> None:
+    inputs = {"rows": '{"q":"x"}', "prompt_template": template}
+    answer = post(client, "/api/dataset/submit", {"template": "column_prompts", "inputs": inputs})
+    assert answer.status_code == 400 and answer.json()["field"] == "inputs.prompt_template", answer.content
+    assert not Job.objects.exists()
+
+
+def test_values_are_never_read_as_templates(client: Client) -> None:
+    inputs = {"rows": '{"q":"{{ 7*7 }}"}', "prompt_template": "{{ q }}", "answer_template": "{{ q }}!"}
+    _, version = finished(client, "column_prompts", inputs)
+    assert lines_of(client, version.dataset_id, "train.jsonl")[0]["messages"][0]["content"] == "{{ 7*7 }}"
+
+
+def test_a_missing_name_is_an_error_of_its_row(client: Client) -> None:
+    rows = '{"question":"q","answer":"a"}'
+    inputs = {"rows": rows, "prompt_template": "Q: {{ question }} A: {{ anwser }}", "answer_template": "x"}
+    answer = post(client, "/api/dataset/submit", {"template": "column_prompts", "inputs": inputs})
+    assert answer.status_code == 400 and "anwser" in answer.json()["error"] and "line 1" in answer.json()["error"]
+    later = {"rows": rows + '\n{"question":"only"}', "prompt_template": "{{ question }} {{ answer }}", "answer_template": "x"}
+    _, version = finished(client, "column_prompts", later)
+    [drop] = version.rows.filter(state="dropped")
+    assert drop.reason == "template" and "answer" in drop.detail
+    optional = {**later, "prompt_template": "{{ question }} {{ answer|default('none') }}"}
+    assert finished(client, "column_prompts", optional)[1].counts["accepted"] == 2
+
+
+# Imports ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def upload(client: Client) -> Callable[..., tuple[Job, DatasetVersion]]:
+    def send(raw: bytes, name: str = "rows.jsonl", **fields: str) -> tuple[Job, DatasetVersion]:
+        answer = client.post("/api/datasets/import", {"file": SimpleUploadedFile(name, raw), **fields})
+        assert answer.status_code == 200, answer.content
+        run_jobs()
+        job = Job.objects.get(pk=answer.json()["job_id"])
+        return job, DatasetVersion.objects.get(job=job.id)
+
+    return send
+
+
+Upload = Callable[..., tuple[Job, DatasetVersion]]
+
+
+def as_lines(*rows: Any) -> bytes:
+    return b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+
+
+def all_rows(client: Client, version: DatasetVersion) -> list[dict[str, Any]]:
+    return [row for name in ("train.jsonl", "valid.jsonl") for row in lines_of(client, version.dataset_id, name)]
+
+
+def test_a_byte_order_mark_changes_nothing(client: Client, upload: Upload) -> None:
+    raw = as_lines(CHAT, CHAT)
+    plain, marked = upload(raw)[1], upload(b"\xef\xbb\xbf" + raw)[1]
+    assert plain.files["train.jsonl"]["sha256"] == marked.files["train.jsonl"]["sha256"]
+
+
+def test_unicode_separators_stay_inside_their_row(client: Client, upload: Upload) -> None:
+    row = {"prompt": "a\u2028b\u2029c\u0085d", "completion": "e"}
+    _, version = upload(as_lines(row))
+    assert all_rows(client, version) == [row]
+    assert "\u2028".encode() in download(client, version.dataset_id, "train.jsonl").body
+
+
+@pytest.mark.parametrize("raw", [b"\n\n  \r\n", b"[]", b" "])
+def test_a_file_without_rows_is_refused(upload: Upload, raw: bytes) -> None:
+    job, version = upload(raw)
+    assert (job.state, job.error_code, version.state) == ("failed", "zero_rows", "failed")
+
+
+def test_a_json_array_is_read_as_its_rows(client: Client, upload: Upload) -> None:
+    raw = b'[\n {"prompt":"a","completion":"b"},\n {"prompt":"c","completion":"d"}\n]'
+    assert all_rows(client, upload(raw)[1]) == [{"prompt": "a", "completion": "b"}, {"prompt": "c", "completion": "d"}]
+
+
+def test_every_bad_line_is_reported_and_nothing_imported(client: Client, upload: Upload) -> None:
+    good = '{"prompt":"p","completion":"c"}'
+    raw = "\n".join([good, good + ",", good.replace('"', "'"), '{"prompt":NaN,"completion":"c"}', "// x", good + good, good[:-5]])
+    job, version = upload(raw.encode())
+    assert (job.state, job.error_code) == ("failed", "bad_rows")
+    for line in range(2, 8):
+        assert f"line {line}" in job.error
+    assert not version.files and version.report["bad_rows"] == 6 and version.report["read"] == 7
+    job, version = upload(raw.encode(), on_bad_rows="skip")
+    assert job.state == "done" and version.counts["accepted"] == 1
+    assert version.counts["made"] == 7 == version.counts["accepted"] + sum(version.counts["dropped"].values())
+
+
+def test_objects_where_text_belongs_name_row_and_field(upload: Upload) -> None:
+    raw = as_lines(
+        {"prompt": "p", "completion": {"a": None, "b": 5}},
+        {"prompt": "p", "completion": ["x", "y"]},
+        {"messages": [{"role": "assistant", "content": 5}]},
+    )
+    job, _ = upload(raw)
+    assert "line 1: completion must be text, got an object" in job.error
+    assert "line 2: completion must be text, got a list" in job.error
+    assert "line 3: messages[0].content must be text, got a number" in job.error
+
+
+def test_mixed_forms_become_conversations_or_are_counted(client: Client, upload: Upload) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    convertible = [CHAT, {"prompt": "a", "completion": "b"}, {**CHAT, "tools": tools}, {"instruction": "i", "output": "o"}]
+    job, version = upload(as_lines(*convertible))
+    assert job.state == "done" and version.output_format == "messages"
+    rows = all_rows(client, version)
+    assert [len(row["messages"]) for row in rows] == [2] * 4
+    assert ["tools" in row for row in rows] == [False, False, True, False]
+    job, version = upload(as_lines(*convertible, {"text": "c"}))
+    assert job.error_code == "bad_rows" and "line 5" in job.error
+    assert (
+        "2 messages (first at line 1), 1 prompt_completion (first at line 2)" in job.error
+        and "1 text (first at line 5)" in job.error
+    )
+    assert version.report["read"] == version.report["used"] + version.report["bad_rows"]
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": ""}]}, "answer is empty"),
+        ({"messages": [{"role": "system", "content": "s"}]}, "no user message"),
+        ({"messages": [{"role": "user", "content": "q"}]}, "no assistant message"),
+        ({"messages": [*CHAT["messages"], {"role": "user", "content": "q"}]}, "last turn must be the assistant's"),
+        ({"messages": [{"role": "assistant", "content": "a"}, *CHAT["messages"]]}, "first turn must be the user's"),
+        ({"messages": [{"role": "user", "content": "q"}, {"role": "gpt", "content": "a"}]}, "'gpt'"),
+        ({"messages": []}, "at least one message"),
+        ({"messages": [{"role": "user"}, {"role": "assistant", "content": "a"}]}, "content is missing"),
+        ({"messages": [CHAT["messages"][0], {"role": "assistant", "content": "a", "weight": 2}]}, "weight must be 0 or 1"),
+        ({"unknown": 1, "keys": 2}, "keys (unknown, keys) are no known form"),
+    ],
+)
+def test_conversation_mistakes_are_named(upload: Upload, row: dict[str, Any], words: str) -> None:
+    job, _ = upload(as_lines(CHAT, row))
+    assert job.state == "failed" and "line 2" in job.error and words in job.error, job.error
+
+
+def test_house_formats_are_converted(client: Client, upload: Upload) -> None:
+    rows = [
+        {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]},
+        {"chat_rounds": [{"role": "human", "content": "q"}, {"role": "bot", "content": "a"}]},
+        {"instruction": "q", "input": "", "output": "a"},
+        {"question": "q", "answer": "a"},
+    ]
+    for row in rows:
+        assert all_rows(client, upload(as_lines(row))[1]) == [CHAT]
+    job, _ = upload(as_lines({"conversations": [{"speaker": "x", "text": "y"}]}))
+    assert "needs from and value; it has speaker, text" in job.error and "KeyError" not in job.error
+
+
+def test_csv_with_columns_of_its_own(client: Client, upload: Upload) -> None:
+    raw = 'frage;antwort\r\n"a; ""b""";"c\nd"\r\n'.encode("utf-8-sig")
+    answer = client.post("/api/datasets/import", {"file": SimpleUploadedFile("x.csv", raw)})
+    run_jobs()
+    assert "frage, antwort" in Job.objects.get(pk=answer.json()["job_id"]).error
+    file_id = post_file(client, raw, "x.csv")
+    answer = post(client, "/api/datasets/import", {"file_id": file_id, "columns": {"user": "frage", "assistant": "antwort"}})
+    run_jobs()
+    version = DatasetVersion.objects.get(job=answer.json()["job_id"])
+    assert all_rows(client, version)[0]["messages"][1]["content"] == "c\nd"
+    job, _ = upload(b"a,b\n1,2,3\n", "x.csv")
+    assert "3 cells where the header has 2" in job.error
+    job, _ = upload("prompt,completion\nä,b\n".encode("latin-1"), "x.csv")
+    assert "not UTF-8" in job.error
+
+
+def post_file(client: Client, raw: bytes, name: str) -> str:
+    answer = client.post("/v1/files", {"file": SimpleUploadedFile(name, raw), "purpose": "user_data"})
+    assert answer.status_code == 200, answer.content
+    return str(answer.json()["id"])
+
+
+def test_folders_bring_their_splits(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "HOME", tmp_path)
+    folder = tmp_path / "imports" / "set" / "data"
+    folder.mkdir(parents=True)
+    (folder / "train-00000.jsonl.gz").write_bytes(gzip.compress(as_lines(*[{"text": f"t{n}"} for n in range(600)])))
+    (folder / "validation.jsonl").write_bytes(as_lines({"text": "v"}))
+    (folder / "test.json").write_text('[{"text": "x"}]')
+    (folder / "README.md").write_text("about")
+    answer = post(client, "/api/datasets/import", {"path": "set"})
+    run_jobs()
+    version = DatasetVersion.objects.get(job=answer.json()["job_id"])
+    assert version.counts == {"made": 602, "accepted": 602, "train": 600, "valid": 1, "test": 1, "dropped": {}}
+    page = client.get(f"/api/datasets/{version.dataset_id}/rows?limit=3&offset=598").json()
+    assert [(row["split"], row["content"]["text"]) for row in page["rows"]] == [
+        ("train", "t598"),
+        ("train", "t599"),
+        ("valid", "v"),
+    ]
+    assert page["has_more"] and page["next"] == 600
+    rest = client.get(f"/api/datasets/{version.dataset_id}/rows?after=600").json()
+    assert [row["content"]["text"] for row in rest["rows"]] == ["x"] and not rest["has_more"]
+    middle = client.get(f"/api/datasets/{version.dataset_id}/rows?limit=1&offset=300&split=train").json()
+    assert middle["rows"][0]["content"] == {"text": "t300"}
+    for outside in ("/etc/passwd", "..", "../..", "set/../../x", "nothing"):
+        refused = post(client, "/api/datasets/import", {"path": outside})
+        assert refused.status_code == 404 and refused.json()["field"] == "path"
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "file_id"),
+        ({"file_id": "file-x", "path": "y"}, "file_id"),
+        ({"file_id": "file-x"}, "file_id"),
+        ({"path": "x", "color": 1}, "color"),
+        ({"hub": "a/b", "on_bad_rows": "guess"}, "on_bad_rows"),
+        ({"hub": "a/b", "format": "xml"}, "format"),
+        ({"hub": "a/b", "columns": {"who": "x"}}, "columns.who"),
+        ({"hub": "a/b", "valid_fraction": 2}, "valid_fraction"),
+    ],
+)
+def test_bad_imports_name_the_field(client: Client, body: dict[str, Any], field: str) -> None:
+    answer = post(client, "/api/datasets/import", body)
+    assert answer.status_code in (400, 404) and answer.json()["field"] == field, answer.content
+    assert not Job.objects.exists()
+
+
+# Exports and changes ------------------------------------------------------------------------------------------------
+
+
+def export(client: Client, dataset: str, **query: str) -> bytes:
+    import asyncio
+
+    response = client.get(f"/api/datasets/{dataset}/export", query)
+    assert response.status_code == 200, response.content
+    return asyncio.run(drained(response))
+
+
+def test_spreadsheet_formulas_are_defused(client: Client, upload: Upload) -> None:
+    texts = ["=1+1", "+1", "@SUM(A1)", "-1+2", "\t=1", "\r=1", "plain"]
+    _, version = upload(as_lines(*[{"prompt": text, "completion": text} for text in texts]))
+    rows = list(csv.reader(io.StringIO(export(client, version.dataset_id, format="csv").decode(), newline="")))
+    assert rows[0] == ["prompt", "completion"]
+    assert [row[0] for row in rows[1:]] == [f"'{text}" for text in texts[:-1]] + ["plain"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "row"),
+    [
+        ("messages", CHAT),
+        ("sharegpt", {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}),
+        ("alpaca", {"instruction": "q", "input": "", "output": "a"}),
+        ("prompt_completion", {"prompt": "q", "completion": "a"}),
+        ("chatml", {"text": "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n"}),
+    ],
+)
+def test_exports_come_back_as_what_they_were(client: Client, upload: Upload, wanted: str, row: dict[str, Any]) -> None:
+    _, version = upload(as_lines(CHAT))
+    raw = export(client, version.dataset_id, format=wanted)
+    assert json.loads(raw) == row
+    if wanted != "chatml":
+        assert all_rows(client, upload(raw)[1])[0] in (CHAT, {"prompt": "q", "completion": "a"})
+
+
+def test_export_refuses_what_it_cannot_do(client: Client, upload: Upload) -> None:
+    _, version = upload(as_lines(CHAT))
+    base = f"/api/datasets/{version.dataset_id}/export"
+    assert client.get(base, {"format": "xml"}).json()["field"] == "format"
+    assert client.get(base, {"format": "parquet"}).status_code == 501
+    assert client.get(base, {"version": "9"}).status_code == 404
+
+
+def test_lists_page_and_archive(client: Client) -> None:
+    ids = [order(client, "sft_qa_pairs", pairs(1), name=f"set {n}", tags=["a"])["dataset_id"] for n in range(5)]
+    first = client.get("/api/datasets?limit=2").json()
+    assert [entry["id"] for entry in first["datasets"]] == ids[:2:-1] and first["has_more"]
+    second = client.get(f"/api/datasets?limit=10&after={first['next']}").json()
+    assert [entry["id"] for entry in second["datasets"]] == ids[2::-1] and not second["has_more"]
+    changed = client.patch(f"/api/datasets/{ids[0]}", {"archived": True, "name": "old"}, content_type="application/json")
+    assert changed.json()["dataset"]["archived"] is True
+    assert ids[0] not in [entry["id"] for entry in client.get("/api/datasets").json()["datasets"]]
+    assert client.get("/api/datasets?limit=0").json()["field"] == "limit"
+    assert client.get("/api/datasets?after=ds_x").json()["field"] == "after"
+    assert client.get("/api/datasets/ds_x").json() == {
+        "ok": False,
+        "error": "dataset not found",
+        "code": "dataset_not_found",
+        "field": None,
+    }
+
+
+def test_markup_is_shown_as_text_in_the_admin(admin_client: Client) -> None:
+    bad = "<img src=x onerror=alert(1)></pre><script>alert(1)</script>"
+    _, version = finished(admin_client, "sft_qa_pairs", {"pairs_text": f"Q: {bad}\nA: {bad}"}, name=bad)
+    for path in ("/admin/datasets/dataset/", f"/admin/datasets/dataset/{version.dataset_id}/change/"):
+        page = admin_client.get(path).content.decode()
+        assert "<img src=x" not in page and "<script>alert" not in page
+        assert "&lt;img src=x onerror=alert(1)&gt;" in page
+    assert f"/api/datasets/{version.dataset_id}/files/train.jsonl" in page
+    assert DatasetRow.objects.count() == 1
