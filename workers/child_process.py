@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping
 
@@ -21,6 +23,8 @@ BACK_OFF = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 STABLE_AFTER = 60.0
 #: Longest line read whole, bytes; longer ones are cut into pieces.
 LINE_LIMIT = 2**16
+#: Seconds a dead child's last lines may take to arrive.
+LAST_LINES = 1.0
 
 
 class Misconfigured(Exception):
@@ -65,25 +69,16 @@ class Child:
         """
         while not self._stopping:
             started = time.monotonic()
-            child = await asyncio.create_subprocess_exec(
-                *self.process.command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                env=dict(self._environment),
-                pass_fds=(self._lifeline_fd,),
-                start_new_session=True,
-                limit=LINE_LIMIT,
-            )
+            child = self._spawn()
             self.pid = child.pid
             announce()
             if self._stopping:
                 self.signal(signal.SIGTERM)
             reader = asyncio.create_task(self._read(child))
-            status = await child.wait()
+            status = await _exit_of(child)
             if sweep or self._stopping:
                 self.signal(signal.SIGKILL)
-            await asyncio.wait({reader}, timeout=1)  # grandchildren may hold the pipe open for ever
+            await asyncio.wait({reader}, timeout=LAST_LINES)  # grandchildren may hold the pipe open for ever
             reader.cancel()
             self.pid = None
             announce()
@@ -118,13 +113,53 @@ class Child:
             except (ProcessLookupError, PermissionError):
                 pass
 
-    async def _read(self, child: asyncio.subprocess.Process) -> None:
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self.process.command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(self._environment),
+            pass_fds=(self._lifeline_fd,),
+            start_new_session=True,
+        )
+
+    async def _read(self, child: subprocess.Popen[bytes]) -> None:
         assert child.stdout is not None
-        while True:
-            try:
-                raw = await child.stdout.readline()
-            except ValueError:
-                continue  # a line over the limit: the reader has dropped what it held
-            if not raw:
-                return
-            self._output.line(self.name, raw.decode(errors="replace").rstrip("\n"), terminal=self._on_terminal)
+        lines = asyncio.StreamReader(limit=LINE_LIMIT)
+        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), child.stdout)
+        try:
+            while True:
+                try:
+                    raw = await lines.readline()
+                except ValueError:
+                    continue  # a line over the limit: the reader has dropped what it held
+                if not raw:
+                    return
+                self._output.line(self.name, raw.decode(errors="replace").rstrip("\n"), terminal=self._on_terminal)
+        finally:
+            pipe.close()
+
+
+async def _exit_of(child: subprocess.Popen[bytes]) -> int:
+    """The exit status, as soon as there is one.
+
+    asyncio's own ``Process.wait`` also waits for the end of the pipes, which a server left behind by its killed guard
+    holds open: the guard's death would go unnoticed.
+    """
+    loop = asyncio.get_running_loop()
+    status: asyncio.Future[int] = loop.create_future()
+
+    def tell(value: int) -> None:
+        if not status.done():
+            status.set_result(value)
+
+    def wait() -> None:
+        value = child.wait()
+        try:
+            loop.call_soon_threadsafe(tell, value)
+        except RuntimeError:
+            pass  # the loop has ended before the child
+
+    threading.Thread(target=wait, name=f"wait-{child.pid}", daemon=True).start()
+    return await status

@@ -75,7 +75,12 @@ def chatting(stack: Stack) -> Iterator[Counter[str]]:
 def test_a_killed_process_costs_no_row_and_doubles_none(fresh_stack: Stack, victim: str) -> None:
     job_id = submit(fresh_stack)
     with chatting(fresh_stack) as outcomes:
-        eventually(lambda: outcomes["ok"] > 0 and finished_calls(fresh_stack, job_id) > 0, seconds=60, what="work under way")
+        try:
+            eventually(
+                lambda: outcomes["ok"] > 0 and finished_calls(fresh_stack, job_id) > 0, seconds=FINISH, what="work under way"
+            )
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{outcomes}\n{job(fresh_stack, job_id)}\n{fresh_stack.terminal()[-4000:]}") from None
         before = finished_calls(fresh_stack, job_id)
         assert before < 2 * PASSAGES, "the job was over before the kill; give it more passages"
         fresh_stack.kill_and_wait(victim)

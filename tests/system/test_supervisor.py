@@ -96,3 +96,15 @@ def test_a_crash_is_one_clear_line_and_a_restart(fresh_stack: Stack) -> None:
     fresh_stack.kill_and_wait("scheduler")
     assert fresh_stack.terminal().count(f"scheduler (pid {pid}) was killed by SIGKILL; starting it again in 0.2 s") == 1
     assert fresh_stack.http.get("/health").status_code == 200
+
+
+def test_a_broker_whose_guard_was_killed_is_replaced(fresh_stack: Stack) -> None:
+    """Its orphan holds the guard's output open, which must not hide the guard's death."""
+    old_servers = [pid for pid, command in fresh_stack.descendants().items() if "valkey-server" in command]
+    fresh_stack.kill_and_wait("broker")
+    fresh_stack.wait_ready()
+    answer = fresh_stack.openai().chat.completions.create(
+        model=fresh_stack.model, messages=[{"role": "user", "content": "Hi"}], max_tokens=4
+    )
+    assert answer.choices[0].finish_reason
+    assert not [pid for pid in old_servers if alive(pid)]
