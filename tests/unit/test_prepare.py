@@ -289,6 +289,7 @@ def test_logit_bias_outside_the_vocabulary_is_refused(token, preparation, tiny_m
         (Constraint("choice", ["a", ""]), "choice"),
         (Constraint("grammar", "start: nowhere\n"), "nowhere"),
         (Constraint("grammar", 5), "grammar"),
+        (Constraint("grammar", "start: a\na: b\nb: a\n"), "no answer at all"),
     ],
 )
 def test_what_cannot_be_enforced_is_refused_by_name(constraint, word, preparation, tiny_model_dir):
@@ -296,6 +297,14 @@ def test_what_cannot_be_enforced_is_refused_by_name(constraint, word, preparatio
     assert (refusal.status, refusal.code) == (400, "unsupported_constraint")
     assert word in refusal.message
     assert "llguidance" not in refusal.message
+
+
+def test_a_grammar_that_would_hold_up_others_is_refused(preparation, tiny_model_dir, monkeypatch):
+    choices = [f"number {n}" for n in range(3000)]
+    assert preparation.prepare(user("hi", constraint=Constraint("choice", choices)), str(tiny_model_dir)).text.grammar
+    monkeypatch.setattr("workers.prepare.grammar.TRIAL_SECONDS", 0.0)
+    refusal = refused(lambda: preparation.prepare(user("hi", constraint=Constraint("choice", choices)), str(tiny_model_dir)))
+    assert "too complex" in refusal.message
 
 
 def test_a_forced_tool_must_be_offered(preparation, tiny_model_dir):

@@ -107,4 +107,4 @@ class Grammars:
         """The mask for one answer, None when it is free. ``emitted`` is what a sequence taken up again already said."""
         if not spec.grammar:
             return None
-        return GrammarMask(LLMatcher(self._tokenizer, spec.grammar), self._words, spec, emitted)
+        return GrammarMask(LLMatcher(self._tokenizer, spec.grammar, log_level=0), self._words, spec, emitted)

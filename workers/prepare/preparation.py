@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from llguidance import LLTokenizer
+
 from mlxplatform.inference.contract import InferenceRequest, Refusal
 from workers.engine.tool_parsers import FALLBACK, detect
 from workers.prepare import grammar, limits, marks, messages, resolve
@@ -38,6 +40,8 @@ class _Loaded:
     encoder: PromptEncoder
     #: Signature of the template's files when loaded: a changed model directory is read anew.
     stamp: tuple[tuple[str, int, int], ...]
+    #: Built for the first constrained request.
+    grammar_tokenizer: LLTokenizer | None = None
     primers: dict[tuple[Any, ...], int | None] = field(default_factory=dict)
 
 
@@ -101,6 +105,8 @@ class Preparation:
         if rendered:
             boundary = self._boundary(request, loaded, rendered, ids)
         spec = self._text_spec(request, loaded, rendered)
+        if spec.grammar:
+            self._try_grammar(spec.grammar, request, loaded)
         return Prepared(
             prompt_ids=ids,
             text=spec,
@@ -260,6 +266,17 @@ class Preparation:
             shared += 1
         primer = len(ids) - shared
         return primer if 0 <= primer <= LONGEST_PRIMER else None
+
+    @staticmethod
+    def _try_grammar(compiled: str, request: InferenceRequest, loaded: _Loaded) -> None:
+        if loaded.grammar_tokenizer is None:
+            model = loaded.model
+            loaded.grammar_tokenizer = LLTokenizer(
+                model.tokenizer.to_str(),
+                n_vocab=max(model.vocab_size, model.tokenizer.get_vocab_size()),
+                eos_token=model.stop_ids or None,
+            )
+        grammar.try_out(compiled, grammar.constraint_kind(request), loaded.grammar_tokenizer)
 
     @staticmethod
     def _text_spec(request: InferenceRequest, loaded: _Loaded, rendered: _Rendered | None) -> TextSpec:
