@@ -10,4 +10,5 @@ class DatasetsConfig(AppConfig):
     def ready(self) -> None:
         ended = "mlxplatform.datasets.lifecycle:job_ended"
         register(JobKind("dataset", "mlxplatform.datasets.run:run", pausable=True, title="Dataset", ended=ended))
+        register(JobKind("dataset_preview", "mlxplatform.datasets.run:run", title="Dataset preview", ended=ended))
         register(JobKind("dataset_import", "mlxplatform.datasets.imports.run:run", title="Dataset import", ended=ended))

@@ -12,6 +12,8 @@ from django.utils import timezone
 
 from mlxplatform.datasets import publish as publishing
 from mlxplatform.datasets import quality, rowstore
+from mlxplatform.datasets.card import card
+from mlxplatform.datasets.leaks import leaks
 from mlxplatform.datasets.models import DatasetVersion
 from mlxplatform.datasets.options import stored
 from mlxplatform.datasets.split import split_at
@@ -50,6 +52,7 @@ def publish(version_id: int, ctx: JobContext, seconds: float) -> DatasetVersion:
     }
     version.counts, version.notes, version.trainable = counts, notes, not prompts_only
     version.report = {**version.report, **quality.report(version_id, ctx.job_id, seconds)}
+    version.report["leaks"] = _leaks(version_id, cut)
     train_ids: list[int] = []
     valid_ids: list[int] = []
     with publishing.Publication(version.dataset_id, version.number, ctx.fence) as publication:
@@ -60,7 +63,9 @@ def publish(version_id: int, ctx: JobContext, seconds: float) -> DatasetVersion:
                 out.write(publishing.to_line(content), rows=1)
                 ids.append(row_id)
         ctx.check()
-        published = publication.finish(meta_of(version))
+        meta = meta_of(version)
+        publication.file("README.md").write(card(version, meta, template.label).encode("utf-8", "replace"))
+        published = publication.finish(meta)
     with transaction.atomic():
         if not Job.objects.select_for_update().filter(pk=ctx.job_id, fence=ctx.fence).exists():
             raise OwnershipLost(ctx.job_id)
@@ -70,6 +75,12 @@ def publish(version_id: int, ctx: JobContext, seconds: float) -> DatasetVersion:
         version.save()
     publishing.remove_leftovers(version.dataset_id, version.number, version.location)
     return version
+
+
+def _leaks(version_id: int, cut: int) -> dict[str, int]:
+    """Rows or questions that are in both parts."""
+    rows = (content for _, content in rowstore.accepted_rows(version_id))
+    return leaks(islice(rows, cut), rows)
 
 
 def meta_of(version: DatasetVersion) -> dict[str, Any]:

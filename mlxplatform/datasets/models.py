@@ -30,6 +30,8 @@ class Dataset(models.Model):
     created_by = models.CharField(max_length=150, default="", blank=True)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     archived_at = models.DateTimeField(null=True, blank=True)
+    #: A trial of a template, never listed and removed after a day.
+    preview = models.BooleanField(default=False, editable=False)
 
     class Meta:
         ordering = ["-created_at", "-id"]

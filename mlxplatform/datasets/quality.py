@@ -27,16 +27,19 @@ def histogram(version: int) -> list[dict[str, int | None]]:
     return bars
 
 
+def spent(job: str) -> dict[str, int]:
+    """Model calls of a job and their tokens."""
+    calls = RowCall.objects.filter(job=job)
+    tokens = calls.aggregate(prompt=Sum("prompt_tokens"), completion=Sum("completion_tokens"))
+    return {"calls": calls.count(), "prompt_tokens": tokens["prompt"] or 0, "completion_tokens": tokens["completion"] or 0}
+
+
 def report(version: int, job: str, seconds: float) -> dict[str, Any]:
     accepted = DatasetRow.objects.filter(version=version, state=DatasetRow.State.ACCEPTED)
     chars = accepted.aggregate(low=Min("chars"), high=Max("chars"), mean=Avg("chars"))
-    spent = RowCall.objects.filter(job=job).aggregate(prompt=Sum("prompt_tokens"), completion=Sum("completion_tokens"))
-    calls = RowCall.objects.filter(job=job).count()
     return {
         "chars": {"min": chars["low"], "max": chars["high"], "mean": round(chars["mean"] or 0, 1)},
         "histogram": histogram(version),
-        "calls": calls,
-        "prompt_tokens": spent["prompt"] or 0,
-        "completion_tokens": spent["completion"] or 0,
+        **spent(job),
         "seconds": round(seconds, 2),
     }

@@ -18,9 +18,10 @@ DEFAULT_LIMIT, MAX_LIMIT = 50, 1000
 def visible(request: HttpRequest) -> QuerySet[Dataset]:
     """An admin sees all datasets, others those of their project."""
     identity = getattr(request, "identity", None)
+    datasets = Dataset.objects.filter(preview=False)
     if identity is not None and not identity.is_admin:
-        return Dataset.objects.filter(project=request.project)  # type: ignore[attr-defined]
-    return Dataset.objects.all()
+        return datasets.filter(project=request.project)  # type: ignore[attr-defined]
+    return datasets
 
 
 def find(request: HttpRequest, dataset_id: str) -> Dataset:

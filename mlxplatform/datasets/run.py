@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from mlxplatform.broker.connections import BROKER_ERRORS
-from mlxplatform.datasets import finishing, lifecycle, rowstore, rowtext, shape
+from mlxplatform.datasets import finishing, lifecycle, preview, rowstore, rowtext, shape
 from mlxplatform.datasets.asking import Asking, Voice
 from mlxplatform.datasets.filters.judging import judge
 from mlxplatform.datasets.filters.rowwise import judge_row
@@ -40,6 +40,8 @@ MAX_ROUNDS, FRUITLESS_ROUNDS = 20, 2
 SAVE_SOURCES, SAVE_SECONDS = 64, 1.0
 #: Seconds between progress events.
 PROGRESS_SECONDS = 0.5
+#: Sources a preview counts at most, beyond those it runs.
+COUNTED_SOURCES = 100_000
 #: Share of the job's progress taken by starting and by making rows.
 STARTED, MADE = 0.05, 0.95
 
@@ -78,7 +80,7 @@ class DatasetRun:
         self._accepted = 0
         self._dropped: Counter[str] = Counter()
         self._started_at = time.monotonic()
-        self._fresh = 0
+        self._fresh = self._sources_run = self._sources_seen = 0
 
     async def make(self) -> dict[str, Any]:
         self.ctx.stage("starting", STARTED)
@@ -86,6 +88,10 @@ class DatasetRun:
         self._accepted, self._dropped = await self.sql(rowstore.counts, self.version.pk)
         async with self._calling():
             accepted = await self._rounds()
+        if self.version.dataset.preview:
+            self.ctx.check()
+            seconds = time.monotonic() - self._started_at
+            return await self.sql(preview.finish, self.version, self._sources_run, self._sources_seen, seconds)
         if not accepted:
             samples = await self.sql(rowstore.samples, self.version.pk)
             why = rowstore.reasons_sentence(self._dropped, samples)
@@ -185,9 +191,13 @@ class DatasetRun:
                 if round_ == 0 and key not in self._done:
                     self._note_drop(index, key, source)
                 continue
+            self._sources_seen += round_ == 0
             if self.options.limit is not None and taken >= self.options.limit:
-                break
+                if self._sources_seen >= COUNTED_SOURCES:
+                    break
+                continue
             taken += 1
+            self._sources_run += 1
             key = source.key if round_ == 0 else f"r{round_}.{source.key}"
             if key not in self._done:
                 found.append((index, Source(key, source.data)))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 from django.db import transaction
+from django.utils import timezone
 
 from mlxplatform.datasets import inputs as input_fields
 from mlxplatform.datasets import options as run_options
@@ -22,6 +24,7 @@ from mlxplatform.jobs import service
 from mlxplatform.jobs.models import Job
 
 KIND, PREVIEW_KIND = "dataset", "dataset_preview"
+PREVIEW_LIFETIME = timedelta(days=1)
 #: Sources a preview runs.
 PREVIEW_ROWS, MAX_PREVIEW_ROWS = 10, 50
 
@@ -61,6 +64,8 @@ class Order:
     description: str
     tags: list[str]
     base: DatasetVersion | None
+    #: What a preview expects of this run, kept to be compared with what it really takes.
+    forecast: dict[str, Any] | None = None
 
 
 def check(body: dict[str, Any], project: str) -> Order:
@@ -94,7 +99,13 @@ def check(body: dict[str, Any], project: str) -> Order:
         description=_text(body, "description", 10_000),
         tags=parse_tags(body.get("tags")),
         base=base,
+        forecast=_forecast(body),
     )
+
+
+def _forecast(body: dict[str, Any]) -> dict[str, Any] | None:
+    version = DatasetVersion.objects.filter(job=str(body["preview"])).first() if body.get("preview") is not None else None
+    return version.report.get("forecast") if version else None
 
 
 def find_template(raw: Any, field: str = "template") -> Template:
@@ -198,6 +209,28 @@ def submit(order: Order, *, project: str, created_by: str = "", idempotency_key:
     return job, version
 
 
+def submit_preview(order: Order, rows: int, *, project: str, created_by: str = "") -> Job:
+    """A trial of the first ``rows`` sources, whose finished calls the full run may use."""
+    target = order.options.rows
+    limited = msgspec.structs.replace(order.options, rows=None, limit=rows)
+    with transaction.atomic():
+        dataset = Dataset.objects.create(
+            name=order.name, template=order.template.id, project=project, created_by=created_by, preview=True
+        )
+        config = {"name": order.name, "template": order.template.id, "rows": rows}
+        job = service.submit(PREVIEW_KIND, config, project=project, created_by=created_by)
+        version = _new_version(dataset, 1, replace(order, options=limited), job)
+        version.options = {**version.options, **({"target": target} if target else {})}
+        version.save(update_fields=["options"])
+    return job
+
+
+def sweep_previews() -> int:
+    """Remove previews of yesterday with their rows."""
+    old = Dataset.objects.filter(preview=True, created_at__lt=timezone.now() - PREVIEW_LIFETIME)
+    return old.delete()[0]
+
+
 def _new_version(dataset: Dataset, number: int, order: Order, job: Job) -> DatasetVersion:
     return DatasetVersion.objects.create(
         dataset=dataset,
@@ -208,6 +241,7 @@ def _new_version(dataset: Dataset, number: int, order: Order, job: Job) -> Datas
         inputs=dict(order.inputs),
         options=run_options.dump(order.options),
         trainable=not order.template.prompts_only(order.inputs),
+        report={"forecast": order.forecast} if order.forecast else {},
     )
 
 

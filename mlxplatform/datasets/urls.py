@@ -8,6 +8,7 @@ from mlxplatform.http.views import endpoint
 urlpatterns = [
     path("api/dataset/templates", endpoint(GET=views.templates)),
     path("api/dataset/submit", endpoint(POST=views.submit_dataset)),
+    path("api/dataset/preview", endpoint(POST=views.preview_dataset)),
     path("api/datasets", endpoint(GET=views.dataset_list, POST=views.submit_dataset)),
     path("api/datasets/import", endpoint(POST=transfer_views.import_dataset)),
     path("api/datasets/<str:dataset_id>", endpoint(GET=views.dataset_detail, PATCH=transfer_views.change)),

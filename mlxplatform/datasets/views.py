@@ -80,6 +80,19 @@ def _submit(request: HttpRequest, body: dict[str, Any], order: submit.Order) -> 
     }
 
 
+async def preview_dataset(request: HttpRequest) -> dict[str, Any]:
+    body = await read_json(request)
+    rows = body.pop("preview_rows", submit.PREVIEW_ROWS)
+    if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= submit.MAX_PREVIEW_ROWS:
+        why = f"preview_rows must be a whole number from 1 to {submit.MAX_PREVIEW_ROWS}"
+        raise Refusal(400, "invalid_value", why, param="preview_rows")
+    order = await sync_to_async(submit.check)(body, project_of(request))
+    await check_model(order)
+    start = sync_to_async(submit.submit_preview)
+    job = await start(order, rows, project=project_of(request), created_by=actor_of(request))
+    return {"ok": True, "job_id": job.id, "stream": f"/api/jobs/{job.id}/stream"}
+
+
 async def dataset_list(request: HttpRequest) -> dict[str, Any]:
     return await sync_to_async(_list)(request)
 

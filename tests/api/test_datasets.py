@@ -562,3 +562,33 @@ def test_markup_is_shown_as_text_in_the_admin(admin_client: Client) -> None:
         assert "&lt;img src=x onerror=alert(1)&gt;" in page
     assert f"/api/datasets/{version.dataset_id}/files/train.jsonl" in page
     assert DatasetRow.objects.count() == 1
+
+
+def test_a_preview_shows_everything_and_forecasts_the_run(client: Client, runtime: ScriptedRuntime) -> None:
+    runtime.say = lambda request: "" if (request.messages[-1].content or "").endswith("7") else "<think>so</think>it is"
+    inputs = {"questions": "\n".join(f"What is {n}" for n in range(40))}
+    body = {"template": "cot_synthesis", "inputs": inputs, "seed": 3}
+    answer = post(client, "/api/dataset/preview", body)
+    assert answer.status_code == 200, answer.content
+    run_jobs()
+    job = Job.objects.get(pk=answer.json()["job_id"])
+    assert job.state == "done", job.error
+    shown = job.result
+    assert len(shown["rows"]) == 10 and [row["state"] for row in shown["rows"]].count("accepted") == 9
+    assert shown["calls"][0]["prompt"][-1] == {"role": "user", "content": "What is 0"}
+    assert "so" in shown["calls"][0]["answer"]
+    expected = shown["forecast"]
+    assert expected["sources"] == 40 and expected["rows"]["low"] < 36 == expected["rows"]["expected"] < expected["rows"]["high"]
+    assert client.get("/api/datasets").json()["datasets"] == []
+    asked = sum(runtime.started.values())
+    full, version = finished(client, "cot_synthesis", inputs, seed=3, preview=job.id)
+    assert full.state == "done" and sum(runtime.started.values()) == asked + 30
+    assert version.report["forecast"] == expected and version.report["seconds"] >= 0
+
+
+def test_a_preview_without_a_model(client: Client) -> None:
+    answer = post(client, "/api/dataset/preview", {"template": "sft_qa_pairs", "inputs": pairs(30), "preview_rows": 3})
+    run_jobs()
+    job = Job.objects.get(pk=answer.json()["job_id"])
+    assert len(job.result["rows"]) == 3 and job.result["forecast"]["rows"]["expected"] == 30
+    assert post(client, "/api/dataset/preview", {"template": "sft_qa_pairs", "preview_rows": 0}).json()["field"] == "preview_rows"

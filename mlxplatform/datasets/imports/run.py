@@ -19,6 +19,7 @@ from django.utils import timezone
 
 from mlxplatform.datasets import convert, finishing, lifecycle, rowsource, rowtext
 from mlxplatform.datasets import publish as publishing
+from mlxplatform.datasets.card import card
 from mlxplatform.datasets.filters.near import NearDuplicates
 from mlxplatform.datasets.imports.opening import Problem, Unreadable
 from mlxplatform.datasets.imports.order import ImportOptions
@@ -246,7 +247,9 @@ class Import:
             version.notes.append(f"{tally.bad} of {tally.read} rows could not be used and were skipped.")
         version.report["seconds"] = round(time.monotonic() - self.started, 2)
         self.ctx.check()
-        published = publication.finish(finishing.meta_of(version))
+        meta = finishing.meta_of(version)
+        publication.file("README.md").write(card(version, meta, "import").encode("utf-8", "replace"))
+        published = publication.finish(meta)
         with transaction.atomic():
             if not Job.objects.select_for_update().filter(pk=self.ctx.job_id, fence=self.ctx.fence).exists():
                 raise OwnershipLost(self.ctx.job_id)

@@ -1,0 +1,54 @@
+"""The dataset card: what a reader of the files needs to know, as Markdown with the hub's front matter."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from mlxplatform.datasets.models import DatasetVersion
+
+#: Sizes the hub knows, by the first row count that is too large for each.
+SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"), (10_000_000, "1M<n<10M"))
+
+
+def card(version: DatasetVersion, meta: dict[str, Any], template: str) -> str:
+    counts = version.counts
+    size = next((name for limit, name in SIZES if counts.get("accepted", 0) < limit), "10M<n<100M")
+    lines = [
+        "---",
+        f"pretty_name: {json.dumps(version.dataset.name, ensure_ascii=False)}",
+        f"size_categories:\n- {size}",
+        "tags:",
+        *(
+            f"- {tag}"
+            for tag in ["synthetic" if version.report.get("model") else "converted", "mlx-platform", *version.dataset.tags]
+        ),
+        "configs:\n- config_name: default\n  data_files:\n  - split: train\n    path: train.jsonl",
+        *(["  - split: validation\n    path: valid.jsonl"] if counts.get("valid") else []),
+        *(["  - split: test\n    path: test.jsonl"] if counts.get("test") else []),
+        "---",
+        "",
+        f"# {_line(version.dataset.name)}",
+        "",
+        *([version.dataset.description, ""] if version.dataset.description else []),
+        f"Version {version.number}, format `{version.output_format}`, made by {template}.",
+        "",
+        "| rows | |",
+        "|---|---|",
+        *(f"| {name} | {counts[name]} |" for name in ("train", "valid", "test") if name in counts),
+        *(f"| dropped: {reason} | {number} |" for reason, number in counts.get("dropped", {}).items()),
+        "",
+    ]
+    if version.notes:
+        lines += [*(f"- {note}" for note in version.notes), ""]
+    recipe = {key: meta[key] for key in ("template", "model", "options", "inputs") if meta.get(key)}
+    lines += ["## How it was made", "", "```json", json.dumps(recipe, ensure_ascii=False, indent=2), "```", ""]
+    leak = version.report.get("leaks")
+    if leak:
+        text = f"{leak['same_row']} validation rows repeat a training row; {leak['same_question']} repeat a question."
+        lines += ["## Checks", "", text, ""]
+    return "\n".join(lines)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
