@@ -1,0 +1,74 @@
+"""The memory on the running platform: real jobs, real rows, a real model that talks nonsense, a schedule that fires."""
+
+import sqlite3
+import subprocess
+
+import pytest
+
+from tests.fixtures.memory_notes import CORPUS, jsonl
+from tests.system.stack import eventually
+
+pytestmark = pytest.mark.stack
+
+
+def ended(stack, job_id):
+    def look():
+        job = stack.http.get(f"/api/jobs/{job_id}").json()["job"]
+        return job if job["state"] in {"done", "failed", "cancelled"} else None
+
+    return eventually(look, seconds=120, what=f"the end of {job_id}")
+
+
+def run(stack, path, body):
+    answer = stack.http.post(path, json=body)
+    assert answer.status_code == 202, answer.text
+    job = ended(stack, answer.json()["job"]["id"])
+    assert job["state"] == "done", job["error"]
+    return job["result"]
+
+
+def test_a_night_on_the_running_platform(fresh_stack):
+    stack = fresh_stack
+    assert stack.http.post("/api/memory/init", json={"policy": "auto"}).json()["ok"]
+    root = stack.home / "memory" / "wiki"
+    assert run(stack, "/api/memory/import", {"format": "jsonl", "content": jsonl(CORPUS).decode()})["added"] == 3
+
+    first = run(stack, "/v1/memory/synthesize", {})
+    assert first["model_calls"] >= 3
+    head = subprocess.run(["git", "-C", root, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
+    again = run(stack, "/v1/memory/synthesize", {})
+    assert again["model_calls"] == 0
+    assert subprocess.run(["git", "-C", root, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout == head
+
+    body = {
+        "name": "night",
+        "kind": "memory_synthesis",
+        "config": {"vault": "wiki"},
+        "cron": "0 3 * * *",
+        "timezone": "Europe/Lisbon",
+    }
+    schedule = stack.http.post("/api/schedules", json=body).json()["schedule"]
+    with sqlite3.connect(stack.home / "db.sqlite3", timeout=20) as link:
+        # Three o'clock of a night that has passed: what the scheduler sees after the machine slept.
+        link.execute("UPDATE schedules_schedule SET next_at = datetime('now', '-5 hours') WHERE id = ?", (schedule["id"],))
+    path = f"/api/schedules/{schedule['id']}"
+    firing = eventually(lambda: stack.http.get(f"{path}/firings").json()["firings"], what="the schedule to fire")[0]
+    assert firing["outcome"] == "started" and "late by" in firing["note"]
+    assert ended(stack, firing["job"])["result"]["model_calls"] == 0
+    shown = stack.http.get(path).json()["schedule"]
+    assert shown["last_job"]["state"] == "done" and shown["next_at"] > firing["at"]
+
+
+def test_a_killed_worker_leaves_nothing_half_done(fresh_stack):
+    stack = fresh_stack
+    stack.http.post("/api/memory/init", json={"policy": "auto", "min_chunks": 1})
+    run(stack, "/api/memory/import", {"format": "jsonl", "content": jsonl(CORPUS).decode()})
+    job = stack.http.post("/v1/memory/synthesize", json={}).json()["job"]["id"]
+    eventually(lambda: stack.http.get(f"/api/jobs/{job}").json()["job"]["state"] == "running", what="the run to begin")
+    stack.kill_and_wait("cpu")
+    assert ended(stack, job)["state"] == "done"
+    root = stack.home / "memory" / "wiki"
+    assert subprocess.run(["git", "-C", root, "fsck", "--strict"], capture_output=True, text=True, check=True).stdout == ""
+    asked = stack.sql("SELECT key, count(*) FROM rows_rowcall WHERE job = ? GROUP BY key HAVING count(*) > 1", job)
+    assert asked == []
+    assert run(stack, "/v1/memory/synthesize", {})["model_calls"] == 0
