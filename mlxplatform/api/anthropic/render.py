@@ -149,8 +149,8 @@ class MessageFrames:
         self._calls += 1
         block = {"type": "tool_use", "id": tool_id(call.id), "name": call.name, "input": {}}
         arguments = _json(_json(tool_input(call.arguments)).decode())
-        delta = self._delta(b'{"type":"input_json_delta","partial_json":' + arguments + b"}")
-        return self._close() + self._start("tool_use", block) + delta + self._close()
+        opened = self._close() + self._start("tool_use", block)
+        return opened + self._delta(b'{"type":"input_json_delta","partial_json":' + arguments + b"}") + self._close()
 
     def heartbeat(self, waiting: Waiting | None) -> bytes:
         return _frame("ping")
