@@ -173,6 +173,21 @@ def test_required_allows_any_offered_tool_and_several_calls(grammars, tokenizer)
     pytest.fail(f"only {names} were ever called")
 
 
+def first_characters(grammars: Grammars, tokenizer: Tokenizer, spec: TextSpec) -> set[str]:
+    mask = grammars.mask(spec)
+    assert mask is not None
+    row = np.array(mask.apply(mx.array([1]), mx.zeros((1, VOCAB))))[0]
+    return {str(tokenizer.id_to_token(int(token)))[0] for token in np.flatnonzero(np.isfinite(row))}
+
+
+def test_an_offered_tool_may_still_be_called_beside_a_schema(grammars, tokenizer):
+    req = request(tools=[OTHER], constraint=Constraint("json_schema", SCHEMA))
+    spec = TextSpec(stop_ids=[STOP], grammar=compile_constraint(req, "hermes"))
+    assert first_characters(grammars, tokenizer, spec) == {"{", "<"}
+    silent = request(tools=[OTHER], tool_choice="none", constraint=Constraint("json_schema", SCHEMA))
+    assert first_characters(grammars, tokenizer, TextSpec(stop_ids=[STOP], grammar=compile_constraint(silent, "hermes"))) == {"{"}
+
+
 def test_the_grammar_binds_only_after_reasoning(grammars, tokenizer):
     closing = tokenizer.encode("!?", add_special_tokens=False).ids
     spec = TextSpec(

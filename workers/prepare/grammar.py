@@ -16,7 +16,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from mlxplatform.inference.contract import Constraint, InferenceRequest, Refusal, Tool
 from workers.engine.tool_parsers import family
-from workers.engine.tool_parsers.layout import Json, Literal, Piece, Until
+from workers.engine.tool_parsers.layout import Family, Json, Literal, Piece, Until
 from workers.prepare.resolve import forces_call
 
 #: White space between JSON tokens: at most a line break and an indentation, so that a model cannot dawdle in it.
@@ -98,15 +98,28 @@ class _Lark:
         return "\n".join([f"start: {start}", *self.rules]) + "\n"
 
 
+def _calls(lark: _Lark, tools: list[Tool], layout: Family, *, several: bool) -> str:
+    """The expression for calls of these tools."""
+    assert layout.forced is not None
+    call = lark.rule(" | ".join(lark.rule(lark.pieces(layout.forced(tool))) for tool in tools))
+    # Only layouts with a closing mark can hold a second call.
+    return f'{call} ("\\n" {call}){{0,{FORCED_CALLS - 1}}}' if several and layout.end is not None else call
+
+
 def _tool_call_grammar(tools: list[Tool], tool_format: str | None, *, several: bool) -> str:
     layout = family(tool_format) if tool_format else None
     if layout is None or layout.forced is None:
         raise _refuse("tool_call", "This model's tool call format cannot be forced; use tool_choice auto or none.")
     lark = _Lark()
-    call = lark.rule(" | ".join(lark.rule(lark.pieces(layout.forced(tool))) for tool in tools))
-    # Only layouts with a closing mark can hold a second call.
-    start = f'{call} ("\\n" {call}){{0,{FORCED_CALLS - 1}}}' if several and layout.end is not None else call
-    return LLMatcher.grammar_from_lark(lark.text(start))
+    return LLMatcher.grammar_from_lark(lark.text(_calls(lark, tools, layout, several=several)))
+
+
+def _json_or_calls(constraint: Constraint, tools: list[Tool], layout: Family) -> str:
+    """JSON that follows the schema, or calls of the tools on offer: what an agent with a final schema needs."""
+    lark = _Lark()
+    schema = {"type": "object"} if constraint.kind == "json_object" else constraint.spec
+    answer = lark.rule(_json_rule(schema, constraint.kind))
+    return LLMatcher.grammar_from_lark(lark.text(f"{answer} | {_calls(lark, tools, layout, several=True)}"))
 
 
 def _forced_tools(request: InferenceRequest) -> list[Tool]:
@@ -205,9 +218,18 @@ def compile_constraint(request: InferenceRequest, tool_format: str | None) -> st
         grammar = _tool_call_grammar(allowed, tool_format, several=len(allowed) > 1)
     elif request.constraint is not None:
         grammar = _compiled(request.constraint)
+        layout = family(tool_format) if tool_format and request.tool_choice == "auto" else None
+        if kind in ("json_object", "json_schema") and layout is not None and layout.forced is not None:
+            # The schema alone has the better messages, so it is checked alone before it is made a part.
+            _check(grammar, kind)
+            grammar = _json_or_calls(request.constraint, request.tools, layout)
     else:
         return ""
+    _check(grammar, kind)
+    return grammar
+
+
+def _check(grammar: str, kind: str) -> None:
     error = LLMatcher.validate_grammar(grammar)
     if error:
         raise _explained(kind, error)
-    return grammar
