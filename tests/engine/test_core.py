@@ -271,3 +271,15 @@ def test_any_mix_of_arrivals_cancels_and_pre_emptions_changes_no_output(
         expected = alone(prompt, max_tokens=10)
         got = driver.tokens.get(seq, [])
         assert got == (expected[: len(got)] if seq in cancelled else expected)
+
+
+def test_sequences_wait_for_memory_in_their_order(make_driver: Any, alone: Any) -> None:
+    driver = make_driver(kv_tokens=100)
+    given_prompts = [list(range(5, 45)), list(range(50, 90)), [7, 8, 9]]
+    for seq, prompt in enumerate(given_prompts):
+        driver.start(seq, prompt, max_tokens=20)
+    driver.step()
+    assert driver.core.stats()["active"] == 1
+    driver.run()
+    assert list(driver.ended) == [0, 1, 2]
+    assert [driver.tokens[seq] for seq in range(3)] == [alone(prompt, max_tokens=20) for prompt in given_prompts]

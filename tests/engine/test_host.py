@@ -220,3 +220,17 @@ def test_closing_ends_children_and_tells_their_requests(make_host: MakeHost) -> 
     assert engine._child._process.returncode == 0
     with pytest.raises(Refusal):
         host.start()
+
+
+def test_a_prompt_longer_than_memory_is_refused_with_both_numbers(make_host: MakeHost) -> None:
+    from workers.engine.platform import SCRATCH_BYTES
+
+    per_token, weights, prefix = 512, 421888, 16 * 1024 * 1024
+    host = make_host(budget=SCRATCH_BYTES + weights + prefix + 60 * per_token)
+    last = host.ask("word " * 100, max_tokens=2).last
+    assert isinstance(last, Failed)
+    assert (last.status, last.code) == (400, "context_over_budget")
+    assert " 60" in last.message
+    short = host.ask("What is the capital of Japan?", max_tokens=500, sampling=ENDLESS).last
+    assert isinstance(short, Finished)
+    assert short.usage.prompt + short.usage.completion == 60

@@ -170,3 +170,15 @@ def test_a_damaged_file_is_forgotten(make_driver: Any, alone: Any, tmp_path: Pat
     restarted.start(1, [*prompt, 5, 6], max_tokens=4)
     assert restarted.run()[1] == alone([*prompt, 5, 6], max_tokens=4)
     assert not file.exists()
+
+
+def test_rows_with_a_common_beginning_compute_it_once(make_driver: Any, alone: Any) -> None:
+    system = conversation(200)
+    rows = [[*system, *conversation(10, seed=seed)] for seed in range(2, 10)]
+    driver = make_driver(prefix=PrefixCache(16 * MIB))
+    for seq, prompt in enumerate(rows):
+        driver.start(seq, prompt, max_tokens=6, priority="row")
+    driver.run()
+    assert [driver.tokens[seq] for seq in range(8)] == [alone(prompt, max_tokens=6) for prompt in rows]
+    assert driver.core.prefilled_tokens <= len(system) + 8 * 12
+    assert all(driver.cached[seq] >= len(system) - 1 for seq in range(1, 8))

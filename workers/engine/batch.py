@@ -41,8 +41,8 @@ class Row:
     ``sampler`` counts its own draws, those of an earlier child included, so that a seeded draw repeats after a
     re-insertion. ``history`` is prompt and emitted ids without the token just fed, which may still be on its
     way from the device (a chooser gets it as ``inputs``); ``buffer`` is the same on the device, for rows whose
-    ``processors`` need it. ``fault`` is set by a chooser that could not serve this row; the row is then ended
-    without harm to the others.
+    ``processors`` need it. ``adapter`` is the slot of its adapter, 0 for none. ``fault`` is set by a chooser
+    that could not serve this row; the row is then ended without harm to the others.
     """
 
     seq: int
@@ -51,6 +51,7 @@ class Row:
     history: list[int]
     logprobs: int | None = None
     constraint: Any = None
+    adapter: int = 0
     buffer: Any = None
     fault: str | None = None
 
@@ -63,6 +64,9 @@ class Chooser(Protocol):
     """Makes rows, and chooses the next token of all of them in one call without ever raising."""
 
     def row(self, order: Start, emitted: list[int]) -> Row: ...
+
+    def select(self, rows: list[Row]) -> None:
+        """Called before each model call with the rows it is for."""
 
     def __call__(self, rows: list[Row], inputs: mx.array, logits: mx.array) -> tuple[mx.array, list[Details | None]]:
         """``inputs`` (n,) are the tokens just fed, ``logits`` (n, vocabulary). Returns tokens (n,) and details per row."""
@@ -81,6 +85,7 @@ class _Decoding(_Generation):  # type: ignore[misc]
 
     def _step(self) -> tuple[list[int], list[Any]]:
         inputs, details = self._next_tokens, self._next_logprobs
+        self.chooser.select(self.samplers)
         logits = self.model(inputs[:, None], cache=self.prompt_cache)[:, -1, :]
         tokens, next_details = self.chooser(self.samplers, inputs, logits)
         self._current_tokens, self._current_logprobs = inputs, details
@@ -95,7 +100,7 @@ class _Decoding(_Generation):  # type: ignore[misc]
 
 
 def _decoding_class(chosen_by: Chooser) -> type[_Decoding]:
-    return type("Decoding", (_Decoding,), {"chooser": staticmethod(chosen_by)})
+    return type("Decoding", (_Decoding,), {"chooser": chosen_by})
 
 
 class _Prefilling(_Prompt):  # type: ignore[misc]
@@ -109,6 +114,11 @@ class _Prefilling(_Prompt):  # type: ignore[misc]
     logits_processors: list[Any]
     stop_sequences: list[Any]
     max_tokens: list[int]
+
+    def prompt(self, tokens: list[list[int]]) -> None:
+        if tokens:
+            self.decoding.chooser.select(self.samplers)
+        super().prompt(tokens)
 
     def generate(self, tokens: list[list[int]]) -> _Decoding:
         if any(len(ids) > 1 for ids in tokens):

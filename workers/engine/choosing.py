@@ -14,6 +14,7 @@ import mlx.core as mx
 import structlog
 from mlx_lm.models.cache import TokenBuffer
 
+from workers.engine.adapters import AdapterRefused, Adapters
 from workers.engine.batch import Details, Row
 from workers.engine.constraints import Grammars
 from workers.engine.logprobs import summarize
@@ -27,10 +28,11 @@ log = structlog.get_logger(__name__)
 class RowChooser:
     """The chooser of one engine; owned by its main thread."""
 
-    def __init__(self, vocab_size: int, model_dir: Path | None = None):
+    def __init__(self, vocab_size: int, model_dir: Path | None = None, adapters: Adapters | None = None):
         self.vocab_size = vocab_size
         self._sampler = BatchSampler()
         self._model_dir = model_dir
+        self._adapters = adapters
         self._grammars: dict[tuple[int, ...], Grammars] = {}
 
     def row(self, order: Start, emitted: list[int]) -> Row:
@@ -45,9 +47,17 @@ class RowChooser:
             history=(order.prompt + emitted)[:-1],
             logprobs=order.logprobs,
         )
+        if order.adapter is not None:
+            if self._adapters is None:
+                raise AdapterRefused("This engine serves no adapters.")
+            row.adapter = self._adapters.slot(order.adapter)
         if order.grammar is not None and self._model_dir is not None:
             row.constraint = self._grammar(order).mask(order.grammar, emitted)
         return row
+
+    def select(self, rows: list[Row]) -> None:
+        if self._adapters is not None:
+            self._adapters.select([row.adapter for row in rows])
 
     def _grammar(self, order: Start) -> Grammars:
         """The grammar engine for the model's tokenizer; built at first use, 10 to 300 ms."""

@@ -17,6 +17,8 @@ import structlog
 
 from workers.engine import batch as batching
 from workers.engine import schedule
+from workers.engine.adapters import AdapterRefused
+from workers.engine.prefix_tree import shared_length
 from workers.engine.protocol import Broken, Ended, Progress, Start, Step, Token
 from workers.engine.sequence import Sequence
 
@@ -24,6 +26,8 @@ log = structlog.get_logger(__name__)
 
 #: Prompts prefilled together.
 PREFILL_GROUP = 8
+#: Shared prompt tokens, not yet cached, for which the next in line waits rather than computing them again.
+WORTH_WAITING = 48
 #: Tokens emitted since the last failure that clear a sequence of earlier ones.
 PROGRESS = 16
 #: Failures that make a suspect, and tokens past the place of failure that acquit it.
@@ -36,12 +40,16 @@ RATE_WEIGHT = 0.3
 
 @dataclass(frozen=True)
 class Limits:
-    """``prefill_target`` in seconds; ``context`` tokens of the model's window."""
+    """``prefill_target`` in seconds; ``context`` tokens of the model's window.
+
+    ``kv_tokens`` is how many tokens of KV fit into the budget beside the weights; 0: not limited.
+    """
 
     slots: int = 16
     prefill_target: float = 0.1
     row_share: int = 0
     context: int = 2048
+    kv_tokens: int = 0
 
 
 class Core:
@@ -135,7 +143,8 @@ class Core:
                 tokens.append(self._token(sequence, response))
             if response.finish_reason is not None:
                 ended.append(Ended(sequence.seq, response.finish_reason))
-                if self.prefix is not None:
+                # The next turn of a conversation goes on from here; a row has no next turn.
+                if self.prefix is not None and not sequence.is_row:
                     self.prefix.keep(sequence.order.adapter, response.all_tokens, response.prompt_cache)
                 self._drop(sequence, finished=True)
         self.emitted_tokens += len(tokens)
@@ -146,10 +155,10 @@ class Core:
         covered = len(sequence.tokens) - total
         sequence.decoding = response.end_of_prompt
         progress.append(Progress(sequence.seq, covered + done, covered + total, sequence.reused or 0))
-        boundary = sequence.order.boundary
-        if self.prefix is not None and response.end_of_segment and not response.end_of_prompt and covered + done == boundary:
+        if self.prefix is not None and response.end_of_segment and covered + done == sequence.boundary and not sequence.decoding:
             cache, tokens = self._batch.extract_cache([sequence.uid])[sequence.uid]
             self.prefix.keep(sequence.order.adapter, tokens, cache)
+            sequence.leads = 0
 
     @staticmethod
     def _token(sequence: Sequence, response: Any) -> Token:
@@ -186,9 +195,39 @@ class Core:
             self._rows.appendleft(sequence)
         for line, count in ((self._interactive, turn.admit_interactive), (self._rows, turn.admit_rows)):
             for _ in range(count):
-                self._insert(line.popleft(), broken)
+                if not self._fits(line[0]) or self._follows(line[0]):
+                    return  # first in, first out: nobody overtakes who waits for memory or for a leader
+                self._insert(line.popleft(), broken, line[0] if line else None)
 
-    def _insert(self, sequence: Sequence, broken: list[Broken]) -> None:
+    def _fits(self, sequence: Sequence) -> bool:
+        """Whether the sequence's longest KV fits beside those of the running ones. One alone always may."""
+        if not self.limits.kv_tokens or not self._running:
+            return True
+        reserved = sum(other.longest for other in self._running.values())
+        return reserved + sequence.longest <= self.limits.kv_tokens
+
+    def _follows(self, sequence: Sequence) -> bool:
+        """Whether a running prefill is about to leave a beginning that this sequence can take over."""
+        return any(
+            other.leads and shared_length(other.tokens[: other.leads], sequence.tokens) == other.leads
+            for other in self._running.values()
+        )
+
+    def _boundary(self, sequence: Sequence, following: Sequence | None, covered: int) -> None:
+        """Choose where a copy of the cache is kept: what the next in line shares, else what the next turn will."""
+        sequence.boundary, sequence.leads = 0, 0
+        if self.prefix is None:
+            return
+        if following is not None and following.order.adapter == sequence.order.adapter:
+            shared = min(shared_length(sequence.tokens, following.tokens), len(sequence.tokens) - 1)
+            if shared >= covered + WORTH_WAITING:
+                sequence.boundary = sequence.leads = shared
+                return
+        wanted = sequence.order.boundary or 0
+        if covered < wanted < len(sequence.tokens):
+            sequence.boundary = wanted
+
+    def _insert(self, sequence: Sequence, broken: list[Broken], following: Sequence | None = None) -> None:
         """Give a sequence to the generator, reusing what cache there is. One token is always left to feed."""
         tokens = sequence.tokens
         cache, covered = self._reusable(sequence, tokens)
@@ -196,11 +235,9 @@ class Core:
         sequence.cache, sequence.covered = None, 0
         if sequence.reused is None:
             sequence.reused = min(covered, len(order.prompt))
-        boundary = order.boundary or 0
-        rest = tokens[covered:]
-        segments = [rest]
-        if self.prefix is not None and covered < boundary < len(tokens):
-            segments = [rest[: boundary - covered], rest[boundary - covered :]]
+        self._boundary(sequence, following, covered)
+        rest, cut = tokens[covered:], sequence.boundary - covered
+        segments = [rest[:cut], rest[cut:]] if cut > 0 else [rest]
         try:
             sequence.row = self._chooser.row(order, sequence.emitted)
             (sequence.uid,) = self._batch.insert_segments(
@@ -211,6 +248,10 @@ class Core:
                 samplers=[sequence.row],
                 stop_sequences=[self._stop(order.eos)],
             )
+        except AdapterRefused as refused:
+            broken.append(Broken(sequence.seq, "adapter_mismatch", str(refused), 400, "adapter"))
+            self._sequences.pop(sequence.seq, None)
+            return
         except Exception:  # a grammar or option that fails here is this request's own trouble
             log.exception("engine.insert_failed", seq=sequence.seq)
             broken.append(Broken(sequence.seq, "engine_failed", "The engine cannot run this request.", 500))
@@ -251,7 +292,7 @@ class Core:
             if known and cache:
                 sequence.cache, sequence.covered = cache, len(known)
         self._running.pop(sequence.seq, None)
-        sequence.uid, sequence.decoding = None, False
+        sequence.uid, sequence.decoding, sequence.leads = None, False, 0
 
     def _drop(self, sequence: Sequence, *, finished: bool) -> None:
         if not finished:

@@ -21,6 +21,9 @@ from typing import Any
 #: Free buffers mlx may keep for reuse, as a share of the budget; without a limit the pool hides free memory.
 CACHE_SHARE = 0.1
 
+#: Memory of one prefill chunk's activations and of the interpreter, kept free of KV.
+SCRATCH_BYTES = 256 * 1024 * 1024
+
 #: BLAS libraries tried in turn. BLIS has no penalty for few rows (1 x 576 x 1536: 56 against 223 us).
 _SYSTEM_BLIS = ("libblis.so.4", "libblis.so.3")
 _SYSTEM_OPENBLAS = ("libopenblas.so.0", "libopenblas.so")

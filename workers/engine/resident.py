@@ -101,21 +101,29 @@ class Resident:
 
     @classmethod
     def _decoder(cls, options: Options, machine: platform.Platform, loaded: Loaded) -> Resident:
+        from workers.engine.adapters import Adapters
         from workers.engine.choosing import RowChooser
         from workers.engine.core import Core, Limits
         from workers.engine.embedding import Embedder, decoder_states, read_pooling
         from workers.engine.side import Side
 
-        limits = Limits(options.slots, options.prefill_ms / 1000, options.row_share, options.context)
+        per_token = kv_bytes_per_token(loaded)
+        budget = options.budget or platform.memory_budget()
+        room = max(0, budget - loaded.weight_bytes - platform.SCRATCH_BYTES - options.prefix_mb * MIB)
+        kv_tokens = max(1, room // per_token) if per_token else 0
+        limits = Limits(options.slots, options.prefill_ms / 1000, options.row_share, options.context, kv_tokens)
         prefix = _prefix_cache(options, loaded, machine)
-        core = Core(loaded.model, RowChooser(vocabulary_size(loaded.config), options.model_dir), limits, prefix=prefix)
+        adapters = Adapters(loaded.model)
+        chooser = RowChooser(vocabulary_size(loaded.config), options.model_dir, adapters)
+        core = Core(loaded.model, chooser, limits, prefix=prefix)
         embedder = None
         if (options.model_dir / "modules.json").is_file():
             pooling, normalize = read_pooling(options.model_dir, "last")
             hidden = int(loaded.config["hidden_size"])
             embedder = Embedder(decoder_states(loaded.model), pooling, normalize, hidden, options.context)
-        side = Side(loaded.model, embedder, prefix, lambda: not core.idle)
-        return cls(core, side, _facts(machine, loaded.dtype, loaded.weight_bytes, kv_bytes_per_token(loaded)))
+        side = Side(loaded.model, embedder, prefix, lambda: not core.idle, adapters)
+        facts = _facts(machine, loaded.dtype, loaded.weight_bytes, per_token)
+        return cls(core, side, {**facts, "kv_tokens": kv_tokens})
 
     def close(self) -> None:
         self.core.close()

@@ -18,8 +18,8 @@ from workers.engine.protocol import Score, Scores
 class Scoring:
     """One question under way."""
 
-    def __init__(self, order: Score, model: Any, prefix: PrefixCache | None):
-        self.order, self._model, self._prefix = order, model, prefix
+    def __init__(self, order: Score, model: Any, prefix: PrefixCache | None, slot: int = 0):
+        self.order, self._model, self._prefix, self.slot = order, model, prefix, slot
         cache, covered = prefix.fetch(order.adapter, order.prompt) if prefix is not None else (None, 0)
         self.cached = covered
         self._fed = covered

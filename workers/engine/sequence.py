@@ -14,8 +14,10 @@ class Sequence:
 
     ``cache`` holds the KV of the first ``covered`` tokens while the sequence waits after a pre-emption or an
     aborted prefill. ``reused`` counts prompt tokens that came from the prefix cache at the first insertion.
-    ``failures`` counts failed steps it was part of and ``mark`` where it stood at the last; ``alone`` asks that
-    nothing else runs beside it, since it may have caused them.
+    A copy of the cache is kept when prefill reaches ``boundary``. ``leads`` is set to the same while others that
+    share this beginning wait for it instead of computing it again. ``failures`` counts failed steps it was part
+    of and ``mark`` where it stood at the last; ``alone`` asks that nothing else runs beside it, since it may
+    have caused them.
     """
 
     order: Start
@@ -25,6 +27,8 @@ class Sequence:
     cache: list[Any] | None = None
     covered: int = 0
     reused: int | None = None
+    boundary: int = 0
+    leads: int = 0
     decoding: bool = False
     alone: bool = False
     failures: int = 0
@@ -43,6 +47,11 @@ class Sequence:
     def tokens(self) -> list[int]:
         """Everything the model has to have seen before the next token."""
         return self.order.prompt + self.emitted
+
+    @property
+    def longest(self) -> int:
+        """Tokens of KV it may come to hold."""
+        return len(self.order.prompt) + self.order.max_tokens
 
     @property
     def tokens_left(self) -> int:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import structlog
 
+from workers.engine.adapters import AdapterRefused, Adapters
 from workers.engine.embedding import Embedder
 from workers.engine.prefix_cache import PrefixCache
-from workers.engine.protocol import Broken, Embed, Report, Score, Step, Vectors
+from workers.engine.protocol import Broken, Embed, Mount, Mounted, Report, Score, Step, Unmount, Vectors
 from workers.engine.scoring import Scoring
 
 log = structlog.get_logger(__name__)
@@ -42,17 +44,40 @@ class _Embedding:
 class Side:
     """``busy`` tells whether sequences decode now."""
 
-    def __init__(self, model: Any, embedder: Embedder | None, prefix: PrefixCache | None, busy: Callable[[], bool]):
+    def __init__(
+        self,
+        model: Any,
+        embedder: Embedder | None,
+        prefix: PrefixCache | None,
+        busy: Callable[[], bool],
+        adapters: Adapters | None = None,
+    ):
+        self._adapters = adapters
+        self._answers: list[Report] = []
         self._model, self._embedder, self._prefix, self._busy = model, embedder, prefix, busy
         self._lines: dict[str, deque[_Embedding | Scoring | Score]] = {"interactive": deque(), "row": deque()}
         self.embedded_texts = self.scored = 0
 
     @property
     def idle(self) -> bool:
-        return not any(self._lines.values())
+        return not any(self._lines.values()) and not self._answers
 
-    def order(self, order: Embed | Score) -> None:
-        self._lines[order.priority].append(_Embedding(order) if isinstance(order, Embed) else order)
+    def order(self, order: Embed | Score | Mount | Unmount) -> None:
+        if isinstance(order, Mount | Unmount):
+            self._answers.append(self._adapter(order))
+        else:
+            self._lines[order.priority].append(_Embedding(order) if isinstance(order, Embed) else order)
+
+    def _adapter(self, order: Mount | Unmount) -> Mounted:
+        if self._adapters is None:
+            return Mounted(order.seq, "This model takes no adapters.", {})
+        try:
+            if isinstance(order, Unmount):
+                self._adapters.unmount(order.name)
+                return Mounted(order.seq, "", {})
+            return Mounted(order.seq, "", self._adapters.mount(order.name, Path(order.path)))
+        except AdapterRefused as refused:
+            return Mounted(order.seq, str(refused), {})
 
     def cancel(self, seq: int) -> None:
         for line in self._lines.values():
@@ -61,6 +86,9 @@ class Side:
 
     def step(self) -> list[Report]:
         """One turn."""
+        if self._answers:
+            answers, self._answers = self._answers, []
+            return answers
         line = self._lines["interactive"] or self._lines["row"]
         if not line:
             return []
@@ -85,7 +113,13 @@ class Side:
         if self._model is None:
             return _unsupported(work.seq, "This model only makes embeddings; it cannot score answers.")
         if isinstance(work, Score):
-            work = line[0] = Scoring(work, self._model, self._prefix)
+            try:
+                slot = self._adapters.slot(work.adapter) if self._adapters is not None else 0
+            except AdapterRefused as refused:
+                return Step([], broken=[Broken(work.seq, "adapter_mismatch", str(refused), 400, "adapter")])
+            work = line[0] = Scoring(work, self._model, self._prefix, slot)
+        if self._adapters is not None:
+            self._adapters.select([work.slot])
         report = work.step(tokens)
         self.scored += report is not None
         return report
@@ -96,6 +130,8 @@ class Side:
             return _unsupported(order.seq, "This model does not make embeddings.")
         if not all(order.inputs) or not order.inputs:
             return Step([], broken=[Broken(order.seq, "empty_input", "An input is empty.", 400, "input")])
+        if self._adapters is not None:
+            self._adapters.select([0])
         taken = work.take(tokens)
         vectors = embedder.embed([order.inputs[index] for index in taken], order.dimensions)
         work.vectors.update(zip(taken, vectors, strict=True))

@@ -64,6 +64,7 @@ class Engine:
         self._lock = threading.RLock()
         self._entries: dict[int, Entry] = {}
         self._sent: set[int] = set()
+        self._mounted: set[str] = set()
         self._suspects: deque[Entry] = deque()
         self._trial: Entry | None = None
         self._answers: dict[int, Callable[[protocol.Mounted], None]] = {}
@@ -109,8 +110,7 @@ class Engine:
                 raise EngineGone
             self.last_used = time.monotonic()
             self._entries[entry.seq] = entry
-            if self.state == "ready" and self._trial is None and not self._suspects:
-                self._admit(entry)
+            if self.state == "ready" and self._trial is None and not self._suspects and self._admit(entry):
                 self._send(entry)
             self._flush()
         if self._gate is not None:
@@ -214,9 +214,7 @@ class Engine:
                 case protocol.Scores():
                     self._on_scores(report)
                 case protocol.Mounted():
-                    answer = self._answers.pop(report.seq, None)
-                    if answer is not None:
-                        answer(report)
+                    self._on_mounted(report)
                 case protocol.LoadFailed():
                     log.error("engine.load_failed", model=self.model.id, reason=report.message, detail=report.detail)
                     self._end(Failed("model_load_failed", report.message, 502))
@@ -224,6 +222,7 @@ class Engine:
 
     def _on_ready(self, report: protocol.Ready) -> None:
         self.facts = report.facts
+        self._mounted.clear()
         self.load_seconds = round(time.monotonic() - self._began, 3)
         self.state = "ready"
         self._start_deaths = 0
@@ -234,6 +233,13 @@ class Engine:
         if self._gate is not None:
             self._gate.resident(int(self.facts.get("weight_bytes", 0)))
         self._resume()
+
+    def _on_mounted(self, report: protocol.Mounted) -> None:
+        answer = self._answers.pop(report.seq, None)
+        if answer is not None:
+            answer(report)
+        elif report.error:
+            log.warning("engine.adapter_refused", model=self.model.id, reason=report.error)
 
     def _on_exit(self, child: EngineChild, status: int | None) -> None:
         with self._lock:
@@ -285,30 +291,46 @@ class Engine:
         """Send what may run now: one suspect alone, or everybody."""
         while self._suspects:
             self._trial = self._suspects.popleft()
-            if self._trial.outcome is None:
-                self._admit(self._trial)
+            if self._trial.outcome is None and self._admit(self._trial):
                 self._send(self._trial)
                 return
         self._trial = None
         for entry in list(self._entries.values()):
-            if entry.seq not in self._sent:
-                self._admit(entry)
+            if entry.seq not in self._sent and self._admit(entry):
                 self._send(entry)
 
     # -- requests ----------------------------------------------------------------------------------------
 
-    def _admit(self, entry: Entry) -> None:
+    def _admit(self, entry: Entry) -> bool:
+        """Say so to its client; False when the prompt can never fit into memory, after which it has ended."""
         if entry.admitted:
-            return
+            return True
+        room = int(self.facts.get("kv_tokens", 0))
+        prompt = len(entry.prepared.prompt_ids)
+        if room and entry.request.kind != "embedding" and prompt >= room:
+            message = (
+                f"The prompt has {prompt} tokens and the memory budget holds {room}. "
+                "Shorten the prompt or give the engines more memory."
+            )
+            self._close(entry, entry.fail(Failed("context_over_budget", message, 400, "messages")))
+            return False
+        if room:
+            entry.room = room - prompt
         entry.admitted = True
         events: list[Event] = [Admitted(len(entry.prepared.prompt_ids), self.model.id, self._host)]
         if not entry.is_row and (position := self.waiting()):
             events.append(Waiting(position, None, "queue"))
         entry.sink(events)
+        return True
 
     def _send(self, entry: Entry) -> None:
         self._sent.add(entry.seq)
         request, prepared = entry.request, entry.prepared
+        for name, path in entry.adapters.items():
+            if name not in self._mounted:
+                # In front of the request on the same socket: it is there in time. Its refusal is the request's.
+                self._mounted.add(name)
+                self._child.send(protocol.Mount(0, name, str(path)))
         if request.kind == "embedding":
             self._child.send(protocol.Embed(entry.seq, prepared.inputs, request.priority, request.dimensions))
         elif request.kind == "score":

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from mlxplatform.inference.contract import Event, Failed, Finished, InferenceRequest, TokenLogprob, Usage
@@ -28,7 +29,8 @@ LOGPROB_FLOOR = -9999.0
 class Entry:
     """One request from admission to its last event.
 
-    ``deaths`` counts engine deaths while it ran; ``mark`` is how many tokens it had emitted at the last one.
+    ``room`` is how many tokens the memory budget leaves for the answer, None for no limit. ``deaths`` counts
+    engine deaths while it ran; ``mark`` is how many tokens it had emitted at the last one.
     """
 
     seq: int
@@ -36,11 +38,13 @@ class Entry:
     prepared: Prepared
     tokenizer: Any
     sink: Sink
+    adapters: dict[str, Path] = field(default_factory=dict)
     done: threading.Event = field(default_factory=threading.Event)
     emitted: list[int] = field(default_factory=list)
     cached: int = 0
     prefilled: int = 0
     admitted: bool = False
+    room: int | None = None
     deaths: int = 0
     mark: int = 0
     outcome: Finished | Failed | None = None
@@ -62,7 +66,7 @@ class Entry:
             seq=self.seq,
             prompt=prepared.prompt_ids,
             emitted=self.emitted,
-            max_tokens=prepared.max_tokens,
+            max_tokens=prepared.max_tokens if self.room is None else min(prepared.max_tokens, self.room),
             priority=request.priority,
             eos=prepared.stop_ids,
             sampling=prepared.sampling,

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from mlxplatform.inference.contract import Event, Failed, Finished, InferenceRequest, Refusal
-from mlxplatform.library import local_models
+from mlxplatform.library import local_adapters, local_models
 from mlxplatform.library.local_models import LocalModel
 from workers.host.engine import Engine, EngineGone
 from workers.host.gpu_lease import Gate
@@ -105,10 +105,11 @@ class HostRuntime:
         """
         model = self._model(request)
         self._check_room(request, model)
+        adapters = self._adapters(request, model)
         prepared = self._preparer.prepare(request, model.path, context=self.settings.context)
         for _ in range(3):  # an engine may be evicted between being found and being used
             engine = self.residency.obtain(model)
-            entry = Entry(next(self._numbers), request, prepared, engine.tokenizer, self._closing(request.id, sink))
+            entry = Entry(next(self._numbers), request, prepared, engine.tokenizer, self._closing(request.id, sink), adapters)
             running = Running(entry, engine, self._forget)
             with self._lock:
                 if self._cancelled.pop(request.id, 0) is None:
@@ -181,6 +182,19 @@ class HostRuntime:
         if model is None:
             raise Refusal(404, "model_not_found", f"The model {request.model!r} does not exist on this host.", param="model")
         return model
+
+    def _adapters(self, request: InferenceRequest, model: LocalModel) -> dict[str, Path]:
+        """Folders of the adapters a request names; several are joined with +."""
+        found: dict[str, Path] = {}
+        for name in request.adapter.split("+") if request.adapter else []:
+            adapter = local_adapters.find(name, self.settings.home)
+            if adapter is None:
+                raise Refusal(404, "adapter_not_found", f"The adapter {name!r} does not exist on this host.", param="adapter")
+            if adapter.base_model and adapter.base_model != model.id:
+                message = f"The adapter {name!r} was made for {adapter.base_model}, not for {model.id}."
+                raise Refusal(400, "adapter_mismatch", message, param="adapter")
+            found[name] = adapter.path
+        return found
 
     def _check_room(self, request: InferenceRequest, model: LocalModel) -> None:
         if request.priority == "row":
