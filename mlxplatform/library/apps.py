@@ -1,6 +1,11 @@
 from django.apps import AppConfig
 
+from mlxplatform.jobs.kinds import JobKind, register
+
 
 class LibraryConfig(AppConfig):
     name = "mlxplatform.library"
     label = "library"
+
+    def ready(self) -> None:
+        register(JobKind("download", "mlxplatform.library.downloads:run", max_attempts=5, title="Download", pausable=True))

@@ -41,9 +41,11 @@ def pull(
     *,
     revision: str = "main",
     locks: Path | None = None,
+    on_plan: Callable[[int, int], None] | None = None,
     on_file: Callable[[str, int, int], None] | None = None,
 ) -> Snapshot:
-    """Fetch a model repository into the hub cache. ``on_file(name, done_bytes, total_bytes)`` after each file.
+    """Fetch a model repository into the hub cache. ``on_plan(files, bytes)`` comes first,
+    ``on_file(name, done_bytes, total_bytes)`` after each file.
 
     Raises:
         HubError: not a repository name, offline, not found, no access, or somebody else is pulling it.
@@ -56,16 +58,35 @@ def pull(
     with _OneAtATime(repo, locks):
         info = _asked(repo, lambda: HfApi().model_info(repo, revision=revision, files_metadata=True, timeout=FIRST_ANSWER))
         siblings = {file.rfilename: file.size or 0 for file in info.siblings or []}
-        names = sorted(filter_repo_objects(siblings, allow_patterns=ALLOW), key=lambda name: siblings[name])
+        # config.json comes last: without it the library does not list a model that is still arriving.
+        wanted = filter_repo_objects(siblings, allow_patterns=ALLOW)
+        names = sorted(wanted, key=lambda name: (name == "config.json", siblings[name]))
         if not any(name.endswith(".safetensors") for name in names):
             raise HubError("no_safetensors", f"{repo} has no safetensors weights, and other formats are not loaded.")
         total, done = sum(siblings[name] for name in names), 0
+        if on_plan is not None:
+            on_plan(len(names), total)
         for name in names:
             _asked(repo, lambda name=name: hf_hub_download(repo, name, revision=info.sha))  # type: ignore[misc]
             done += siblings[name]
             if on_file is not None:
                 on_file(name, done, total)
         return Snapshot(repo, info.sha or revision, total)
+
+
+def search(query: str, limit: int = 30) -> list[dict[str, Any]]:
+    """Models for MLX on the hub, most downloaded first.
+
+    Raises:
+        HubError: the hub cannot be reached or refuses.
+    """
+    from huggingface_hub import HfApi
+
+    def ask() -> list[Any]:
+        return list(HfApi().list_models(search=query, filter="mlx", sort="downloads", limit=limit))
+
+    found = _asked(query, ask)
+    return [{"id": model.id, "downloads": model.downloads, "likes": model.likes, "tags": model.tags or []} for model in found]
 
 
 class _OneAtATime:

@@ -1,0 +1,196 @@
+"""The library over HTTP: what is here, what would fit, what is coming, what could go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.http import HttpRequest
+
+from mlxplatform import paths
+from mlxplatform.accounts import audit
+from mlxplatform.http.body import read_json
+from mlxplatform.inference.contract import Refusal
+from mlxplatform.inference.placement import live_hosts, model_not_found
+from mlxplatform.jobs.models import Job, JobEvent
+from mlxplatform.jobs.states import DONE, TERMINAL
+from mlxplatform.library import downloads, fit, hub, local_models, publication, reclaim
+from mlxplatform.library.local_models import LocalModel
+from mlxplatform.library.machine import Machine, this_machine
+
+#: Transfers shown.
+_SHOWN = 5
+
+
+def _actor(request: HttpRequest) -> str:
+    identity = getattr(request, "identity", None)
+    return identity.actor if identity is not None else "local"
+
+
+def _project(request: HttpRequest) -> str:
+    return getattr(request, "project", "default")
+
+
+def _machine() -> Machine:
+    return this_machine(settings.ENV.memory_budget_mb << 20)
+
+
+def model_json(model: LocalModel, machine: Machine, serving: set[str]) -> dict[str, Any]:
+    quantization = model.quantization or {}
+    report = fit.assess(model, machine)
+    return {
+        "id": model.id,
+        "repo_id": model.id,
+        "kind": model.kind,
+        "model_type": model.architecture,
+        "size_bytes": model.bytes,
+        "parameters": model.parameters,
+        "quant_bits": quantization.get("bits"),
+        "quantization": {name: quantization[name] for name in ("bits", "group_size", "mode") if name in quantization} or None,
+        "dtype": model.dtype,
+        "context": model.context,
+        "vision": False,
+        "supported": model.kind != "transcription",
+        "serving": model.id in serving,
+        "source": model.source,
+        "revision": model.revision,
+        "provenance": model.provenance or None,
+        "assessment": {
+            "fits": report.fits,
+            "max_safe_context": report.max_safe_context,
+            "predicted_decode_tps": report.predicted_decode_tps,
+        },
+    }
+
+
+async def _serving() -> set[str]:
+    """Ids of the models in some host's memory."""
+    return {model.id for host in await live_hosts() for model in host.models if model.resident}
+
+
+async def library(request: HttpRequest) -> dict[str, Any]:
+    serving = await _serving()
+    models = await sync_to_async(local_models.scan)(settings.HOME)
+    machine = _machine()
+    return {"ok": True, "models": [model_json(model, machine, serving) for model in models]}
+
+
+async def fitting(request: HttpRequest) -> dict[str, Any]:
+    """One model on this machine: ``?model=&context=``; without a model, the one that answers now."""
+    name = request.GET.get("model")
+    find = (lambda: local_models.find(name, settings.HOME)) if name else (lambda: local_models.default_chat(settings.HOME))
+    model = await sync_to_async(find)()
+    if model is None:
+        raise model_not_found(name)
+    context = _context(request)
+    machine = _machine()
+    report = fit.assess(model, machine, context)
+    states = [host for host in await live_hosts() if any(m.id == model.id and m.resident for m in host.models)]
+    measured = max((float(host.raw.get("tokens_per_s") or 0) for host in states), default=0.0)
+    return {
+        "ok": True,
+        "model": model.id,
+        "machine": machine.describe(),
+        "context_tokens": context or model.context,
+        "typical_context_tokens": fit.TYPICAL_CONTEXT,
+        "typical_decode_tps": report.predicted_decode_tps,
+        "measured_decode_tps": measured or None,
+        "report": report.describe(),
+        "sku_matrix_ctx": fit.MATRIX_CONTEXT,
+        "sku_matrix": fit.matrix(model),
+    }
+
+
+def _context(request: HttpRequest) -> int:
+    raw = request.GET.get("context", "")
+    if not raw:
+        return 0
+    if not raw.isdecimal() or len(raw) > 9 or int(raw) < 1:
+        raise Refusal(400, "invalid_value", "context must be a whole number above 0.", param="context")
+    return int(raw)
+
+
+def transfers(request: HttpRequest) -> dict[str, Any]:
+    """The newest downloads with their latest figures."""
+    jobs = Job.objects.filter(kind=downloads.KIND).order_by("-created_at", "-id")[:_SHOWN]
+    return {"ok": True, "downloads": [_transfer(job) for job in jobs]}
+
+
+def _transfer(job: Job) -> dict[str, Any]:
+    last = JobEvent.objects.filter(job=job, type="stage", payload__stage="downloading").order_by("-seq").first()
+    figures = last.payload if last else {}
+    names = ("current_file", "received_bytes", "total_bytes", "files_done", "files_total", "bytes_per_sec")
+    state = "done" if job.state == DONE else "error" if job.state in TERMINAL else "active"
+    return {
+        "job_id": job.id,
+        "repo_id": job.config["repo_id"],
+        "state": state,
+        **{name: figures.get(name) for name in names},
+        "started_at": job.started_at.isoformat() if job.started_at else None,
+        "finished_at": job.ended_at.isoformat() if job.ended_at else None,
+        "error": job.error or None,
+    }
+
+
+async def download(request: HttpRequest) -> dict[str, Any]:
+    body = await read_json(request)
+
+    def make() -> Job:
+        repo = body.get("repo_id", body.get("model"))
+        job = downloads.submit(repo, revision=body.get("revision"), project=_project(request), created_by=_actor(request))
+        audit.record(_actor(request), "model.download", job.id, project=_project(request), after={"repo_id": repo})
+        return job
+
+    job = await sync_to_async(make)()
+    return {"ok": True, "job_id": job.id, "url": f"/api/jobs/{job.id}", "stream": f"/api/jobs/{job.id}/stream"}
+
+
+async def search(request: HttpRequest) -> dict[str, Any]:
+    """Models on the hub; an unreachable hub is an answer too, since a local server is often offline."""
+    query = request.GET.get("q", "").strip()
+    if not query or len(query) > 200:
+        raise Refusal(400, "missing_required_parameter", "q must be 1 to 200 characters to search for.", param="q")
+    try:
+        results = await sync_to_async(hub.search)(query)
+    except hub.HubError as error:
+        return {"ok": True, "offline": error.code == "offline", "error": str(error), "results": []}
+    here = {model.id for model in await sync_to_async(local_models.scan)(settings.HOME)}
+    return {"ok": True, "offline": False, "results": [{**found, "local": found["id"] in here} for found in results]}
+
+
+async def delete(request: HttpRequest, model_id: str) -> dict[str, Any]:
+    """Delete a model of the data directory. A model in memory is not deleted under its readers."""
+    if model_id in await _serving():
+        raise Refusal(409, "model_in_use", "The model is in memory; unload it first.", param="model")
+    return await sync_to_async(_delete)(request, model_id)
+
+
+def _delete(request: HttpRequest, model_id: str) -> dict[str, Any]:
+    model = local_models.find(model_id, settings.HOME)
+    if model is None:
+        raise model_not_found(model_id)
+    if model.source != "home":
+        raise Refusal(400, "not_ours", "The model lies in the Hugging Face cache; `hf cache rm` removes it there.", param="model")
+    publication.remove(paths.models_dir(settings.HOME), model.id)
+    audit.record(_actor(request), "model.delete", model.id, project=_project(request), before={"bytes": model.bytes})
+    return {"ok": True, "deleted": model.id}
+
+
+def gc_plan(request: HttpRequest) -> dict[str, Any]:
+    items = reclaim.plan()
+    return {"ok": True, "items": [item.describe() for item in items], "bytes": sum(item.bytes for item in items)}
+
+
+async def gc_execute(request: HttpRequest) -> dict[str, Any]:
+    body = await read_json(request)
+    if body.get("yes") is not True:
+        raise Refusal(400, "confirmation_required", "Send yes: true to delete what the plan lists.", param="yes")
+
+    def carry_out() -> list[reclaim.Item]:
+        gone = reclaim.execute()
+        audit.record(_actor(request), "library.reclaim", "disk", after={"items": [item.describe() for item in gone]})
+        return gone
+
+    gone = await sync_to_async(carry_out)()
+    return {"ok": True, "deleted": [item.describe() for item in gone], "bytes": sum(item.bytes for item in gone)}

@@ -1,0 +1,176 @@
+"""Downloads as jobs, from a local stub of the hub; the library's routes around them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.test import Client
+
+from mlxplatform.broker import queues
+from mlxplatform.inference.contract import Refusal
+from mlxplatform.jobs import service
+from mlxplatform.jobs.models import Job, JobEvent
+from mlxplatform.jobs.pulse import Pulse
+from mlxplatform.jobs.runner import run_next
+from mlxplatform.library import downloads, fit, local_models, reclaim
+from mlxplatform.library.machine import Machine
+from tests.fixtures import tiny_model
+from tests.fixtures.stub_hub import COMMIT, StubHub, stub_hub
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("broker")]
+
+REPO = "somebody/tiny"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StubHub]:
+    tiny_model.install(tmp_path, "source")
+    source = tmp_path / "models" / "source"
+    (source / "evil.py").write_text("raise SystemExit")
+    (source / "weights.bin").write_bytes(b"\x80pickle")
+    with stub_hub(source, REPO) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+        yield hub
+
+
+@pytest.fixture
+def worker() -> Iterator[Pulse]:
+    pulse = Pulse(queues.CPU_QUEUE)
+    pulse.register()
+    pulse.start()
+    yield pulse
+    pulse.drain()
+    pulse.end()
+
+
+def order(repo: str = REPO) -> Job:
+    return downloads.submit(repo, project="default", created_by="test")
+
+
+def test_a_download_becomes_a_model_of_the_library(hub: StubHub, worker: Pulse) -> None:
+    job = order()
+    assert run_next(worker)
+
+    job.refresh_from_db()
+    assert job.state == "done", job.error
+    model = local_models.find(REPO, settings.HOME)
+    assert model is not None and model.source == "hub" and model.path.name == COMMIT
+    fetched = {path for _, path, _ in hub.requests}
+    assert not any(path.endswith((".py", ".bin")) for path in fetched)
+    shown = Client().get("/downloads").json()["downloads"][0]
+    assert (shown["repo_id"], shown["state"], shown["files_total"]) == (REPO, "done", 5)
+    assert shown["total_bytes"] > 400_000
+    assert any(entry["id"] == REPO for entry in Client().get("/library").json()["models"])
+
+
+def test_a_cancelled_download_goes_on_where_it_stopped(hub: StubHub, worker: Pulse) -> None:
+    # The hub client writes in pieces of 10 MB; what arrived beyond the last one is fetched again.
+    (hub.folder / "tokenizer.model").write_bytes(bytes(24_000_000))
+    hub.stall_at = 12_000_000
+    job = order()
+    thread = threading.Thread(target=run_next, args=(worker,))
+    thread.start()
+    assert hub.stalled.wait(60)
+    with pytest.raises(Refusal) as twice:
+        order()
+    assert twice.value.status == 409
+    service.cancel(job.id, "test")
+    thread.join(60)
+    job.refresh_from_db()
+    assert job.state == "cancelled"
+    assert local_models.find(REPO, settings.HOME) is None
+    hub.go.set()
+
+    again = order()
+    assert run_next(worker)
+
+    again.refresh_from_db()
+    assert again.state == "done", again.error
+    spans = [span for _, path, span in hub.requests if path.endswith("tokenizer.model") and span]
+    assert any(int(span.removeprefix("bytes=").rstrip("-")) > 0 for span in spans)
+    assert local_models.find(REPO, settings.HOME) is not None
+
+
+def test_an_unreachable_hub_is_said_at_once(worker: Pulse, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    job = order()
+    Job.objects.filter(pk=job.id).update(max_attempts=1)
+
+    assert run_next(worker)
+
+    job.refresh_from_db()
+    assert (job.state, job.error_code) == ("failed", "offline")
+    assert "offline" in job.error
+
+
+def test_an_unknown_repository_is_said(hub: StubHub, worker: Pulse) -> None:
+    job = order("somebody/other")
+    assert run_next(worker)
+
+    job.refresh_from_db()
+    assert (job.state, job.error_code) == ("failed", "not_found")
+
+
+@pytest.mark.parametrize("repo", ["tiny", "../../etc", "https://hub/x", None, 5, "a/b/c"])
+def test_only_repository_names_can_be_downloaded(repo: Any) -> None:
+    answer = Client().post("/api/hub/download", json.dumps({"repo_id": repo}), content_type="application/json")
+
+    assert (answer.status_code, answer.json()["field"]) == (400, "repo_id")
+    assert Job.objects.count() == JobEvent.objects.count() == 0
+
+
+def test_fit_counts_weights_cache_and_speed() -> None:
+    tiny_model.install(settings.HOME, "fit-me")
+    model = local_models.find("fit-me", settings.HOME)
+    assert model is not None
+    small = Machine("small", 1 << 30, 3 * model.bytes, 68e9, True, True)
+
+    report = fit.assess(model, small, 2048)
+
+    assert fit.kv_bytes_per_token(model, metal=True) == 2 * 2 * 2 * 16 * 2
+    assert report.weights_bytes == model.bytes and report.kv_bytes == 256 * 2048
+    assert report.fits and report.max_safe_context == 2048
+    assert not fit.assess(model, Machine("tiny", 1 << 20, model.bytes // 2, 68e9, True, True)).fits
+    assert fit.assess(model, Machine("cpu", 1 << 30, 1 << 30, 20e9, False, False)).weights_bytes == model.parameters * 4
+    answer = Client().get("/fit?model=fit-me&context=100").json()
+    assert answer["report"]["kv_bytes"] == 2 * 256 * 100 or answer["machine"]["metal"]
+    assert len(answer["sku_matrix"]) > 20
+    assert Client().get("/fit?model=../../etc").status_code == 404
+    assert Client().get("/fit?model=fit-me&context=x").status_code == 400
+
+
+def test_a_model_can_be_deleted_and_a_path_cannot() -> None:
+    tiny_model.install(settings.HOME, "gone")
+
+    assert Client().delete("/api/library/gone").json() == {"ok": True, "deleted": "gone"}
+    assert Client().delete("/api/library/gone").status_code == 404
+    assert Client().delete("/api/library/..%2f..%2fetc").status_code == 404
+
+
+def test_disk_is_given_back_by_a_plan(hub: StubHub, worker: Pulse, tmp_path: Path) -> None:
+    order()
+    run_next(worker)
+    blobs = tmp_path / "cache" / "models--somebody--tiny" / "blobs"
+    (blobs / "abc.incomplete").write_bytes(b"x" * 100)
+    left = settings.HOME / "models" / ".partial-0123"
+    left.mkdir(parents=True)
+    (left / ".lock").touch()
+
+    plan = Client().get("/api/gc/plan").json()
+    refused = Client().post("/api/gc/execute", "{}", content_type="application/json")
+    done = Client().post("/api/gc/execute", json.dumps({"yes": True}), content_type="application/json").json()
+
+    assert {item["kind"] for item in plan["items"]} == {"partial_download", "unfinished"}
+    assert refused.status_code == 400
+    assert {item["name"] for item in done["deleted"]} == {REPO, ".partial-0123"}
+    assert reclaim.plan() == [] and not left.exists()
+    assert local_models.find(REPO, settings.HOME) is not None
