@@ -129,7 +129,8 @@ TOOL = Tool(
     },
 )
 OTHER = Tool("now", parameters=None)
-FORCED = [name for name in FAMILIES if family(name).forced is not None]
+#: Each layout once; some have two names.
+FORCED = sorted({id(family(name)): name for name in FAMILIES if family(name).forced is not None}.values())
 
 
 @pytest.mark.parametrize("name", FORCED)
@@ -137,17 +138,18 @@ def test_a_forced_call_is_read_back_by_its_own_family(name, grammars, tokenizer)
     req = request(tools=[TOOL, OTHER], tool_choice="get_weather")
     spec = TextSpec(stop_ids=[STOP], tools=[TOOL, OTHER], tool_format=name, grammar=compile_constraint(req, name))
     calls = []
-    for seed in range(6):
+    for seed in range(30):
         ids = wander(grammars, tokenizer, spec, seed)
         if not ids:
             continue
-        text = tokenizer.decode(ids, skip_special_tokens=False)
-        markup = text
+        markup = tokenizer.decode(ids, skip_special_tokens=False)
         for start in family(name).starts:
             markup = markup.removeprefix(start)
         if end := family(name).end:
             markup = markup.removesuffix(end)
         calls += family(name).parse(markup, [TOOL, OTHER])
+        if len(calls) == 2:
+            break
     assert calls
     for called, arguments in calls:
         assert called == "get_weather"
