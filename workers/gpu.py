@@ -7,6 +7,7 @@ queues: waiting chats must never hold the threads of rows, nor the other way rou
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -34,6 +35,8 @@ def _worker(queue: str, threads: int) -> dramatiq.Worker:
 
     from mlxplatform.broker.dramatiq_broker import get_broker
 
+    # Dramatiq warns of several workers in one process, which is meant here.
+    logging.getLogger("dramatiq.broker.WakeBroker").setLevel(logging.ERROR)
     worker = dramatiq.Worker(get_broker(), queues={queue}, worker_threads=threads, worker_timeout=1000)
     # An un-acknowledged message counts as prefetched: with less, waiting actors leave one request at a time.
     worker.queue_prefetch = threads

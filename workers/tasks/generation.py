@@ -16,7 +16,7 @@ import structlog
 
 from mlxplatform.broker import queues
 from mlxplatform.broker.dramatiq_broker import get_broker
-from mlxplatform.inference.contract import Failed, InferenceRequest, Refusal, decode_request
+from mlxplatform.inference.contract import Failed, InferenceRequest, Refusal, decode_events, decode_request
 from workers.host.publisher import Publisher
 from workers.host.runtime import HostRuntime
 
@@ -53,18 +53,15 @@ def take(client: redis.Redis, request_id: str) -> tuple[InferenceRequest | None,
     if request.stored or request.background:
         last: Any = client.xrevrange(queues.events_key(request_id), count=1)
         if last:
-            first = int(last[0][0].split(b"-")[0]) + EVENTS_PER_ENTRY
+            entry_id, fields = last[0]
+            first = int(entry_id.split(b"-")[0]) + len(decode_events(fields[b"e"]))
     return request, first
-
-
-#: Numbers left free after the last stored entry of a run that died, whose length is not known from its id.
-EVENTS_PER_ENTRY = 1000
 
 
 def run(runtime: HostRuntime, publisher: Publisher, request: InferenceRequest, first: int = 1) -> None:
     """Run one request to its end, whatever that is; every outcome reaches its sink."""
     sink = publisher.sink(request, first)
-    if first > 1:
+    if first > 1:  # an earlier process of this host began it and died
         refusal = Refusal(503, "engine_unavailable", "The server was restarted while it worked on this request.")
         sink([refusal.failed()])
         publisher.flush()
