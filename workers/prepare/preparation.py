@@ -196,10 +196,10 @@ class Preparation:
         turns, tools = messages.conversation(request.messages, offered, can)
         sealed = [_sealed_turn(turn, encoder, marks.reasoning_marks(model)) for turn in turns]
         variables = {
+            "documents": None,
             **encoder.seal(resolve.template_variables(request, source)),
             **model.special,
             "tools": encoder.seal(tools),
-            "documents": None,
         }
         if request.template_kwargs.get("continue_final_message") is True and sealed and sealed[-1]["role"] == "assistant":
             text = encoder.unfinished(
