@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 from asgiref.sync import iscoroutinefunction, sync_to_async
+from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
@@ -23,6 +24,8 @@ from mlxplatform.inference.contract import Refusal
 log = structlog.get_logger(__name__)
 
 BROKER_DOWN = Refusal(503, "broker_unavailable", "The message broker is not reachable. Try again shortly.", retry_after=2)
+#: Locked for longer than a writer waits, or its connection is gone.
+DATABASE_BUSY = Refusal(503, "database_busy", "The database is busy or not reachable. Try again shortly.", retry_after=2)
 
 
 def endpoint(**handlers: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,6 +49,9 @@ def endpoint(**handlers: Callable[..., Any]) -> Callable[..., Any]:
         except BROKER_ERRORS as error:
             log.warning("broker unreachable", path=request.path, error=str(error))
             return error_response(request, BROKER_DOWN)
+        except (OperationalError, InterfaceError) as error:
+            log.warning("database unavailable", path=request.path, error=type(error).__name__)
+            return error_response(request, DATABASE_BUSY)
         except asyncio.CancelledError:
             log.info("request cancelled by client", path=request.path, status=499)
             raise
