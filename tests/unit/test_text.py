@@ -188,6 +188,14 @@ def test_tool_choice_none_drops_calls_and_their_markup():
     assert run('Well.<tool_call>{"name": "now"}</tool_call>', spec) == ("Well.", "", [], "stop", None)
 
 
+def test_tool_choice_none_shows_no_broken_markup_either():
+    spec = TextSpec(tools=TOOLS, tool_format="hermes", withhold_calls=True)
+    assert run("Well.<tool_call>{broken</tool_call>", spec)[0] == "Well."
+    assert run("Well.<tool_call>{bro", spec, "length")[0] == "Well."
+    bare = TextSpec(tools=TOOLS, tool_format="llama3", withhold_calls=True)
+    assert run('{"name": "Ada", "age": 36}', bare)[0] == '{"name": "Ada", "age": 36}'
+
+
 def test_stop_strings_do_not_act_inside_a_call():
     spec = TextSpec(tools=TOOLS, tool_format="hermes", stop=["city"])
     text = '<tool_call>{"name": "get_weather", "arguments": {"city": "x"}}</tool_call>'

@@ -306,6 +306,9 @@ class TextLayer:
 
     def _release_markup(self, events: list[Event]) -> None:
         text, self._markup, self._calls, self._calls_spoiled = self._markup, "", [], False
+        if self._spec.withhold_calls and not text.lstrip().startswith(tuple(self._bare)):
+            # No markup for a client that asked for no calls, good or bad. Bare JSON may be an answer, though.
+            return
         self._spoke = True
         events.append(Text(text, self._take_logprobs()))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +44,12 @@ class _Loaded:
     #: Built for the first constrained request.
     grammar_tokenizer: LLTokenizer | None = None
     primers: dict[tuple[Any, ...], int | None] = field(default_factory=dict)
+
+    @cached_property
+    def tool_format(self) -> str:
+        """The family of the model's own layout for tool calls."""
+        stated = self.model.tokenizer_config.get("tool_parser_type")
+        return detect("\n".join(self.model.templates.values()), self.model.tokenizer.token_to_id, stated)
 
 
 def _stamp(directory: Path) -> tuple[tuple[str, int, int], ...]:
@@ -85,6 +92,7 @@ class Preparation:
     def prepare(self, request: InferenceRequest, model_dir: str, context: int = 0) -> Prepared:
         loaded = self._loaded(model_dir)
         model = loaded.model
+        request = resolve.with_model_default(request, loaded.tool_format)
         window = min(model.context, context) if context > 0 else model.context
         resolve.check_logit_bias(request.sampling.logit_bias, model.vocab_size)
         if request.kind == "embedding":
@@ -126,6 +134,7 @@ class Preparation:
             return sum(len(ids) for ids in self._input_ids(request, loaded))
         if request.kind == "completion":
             return len(self._completion_ids(request, loaded))
+        request = resolve.with_model_default(request, loaded.tool_format)
         return len(loaded.encoder.encode_rendered(self._render(request, loaded).text))
 
     def _loaded(self, model_dir: str) -> _Loaded:
@@ -293,8 +302,7 @@ class Preparation:
         # tool_choice "none" still knows the format: calls the model makes anyway are then withheld.
         tool_format = None
         if request.tools:
-            stated = model.tokenizer_config.get("tool_parser_type")
-            tool_format = detect(rendered.source, model.tokenizer.token_to_id, stated) if rendered.native_tools else FALLBACK
+            tool_format = loaded.tool_format if rendered.native_tools else FALLBACK
         opened = marks.opens_in_reasoning(rendered.text, pair)
         compiled = grammar.compile_constraint(request, tool_format)
         grammar_from: Literal["start", "reasoning", "maybe_reasoning"] = "start"

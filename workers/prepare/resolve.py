@@ -47,6 +47,13 @@ def thinking(request: InferenceRequest) -> bool | None:
     return None
 
 
+def with_model_default(request: InferenceRequest, tool_format: str) -> InferenceRequest:
+    """The request with thinking switched off for models that should not think unasked (MiniCPM 5)."""
+    if tool_format != "minicpm5" or thinking(request) is not None:
+        return request
+    return msgspec.structs.replace(request, template_kwargs={**request.template_kwargs, "enable_thinking": False})
+
+
 def forces_call(request: InferenceRequest) -> bool:
     """Whether the answer has to be a tool call."""
     if request.tool_choice not in ("auto", "none"):
