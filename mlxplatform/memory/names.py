@@ -66,6 +66,18 @@ class Resolver:
         for word in key.split():
             self._by_word.setdefault(word, set()).add(key)
 
+    def named_in(self, text: str) -> dict[int, str]:
+        """Known things that a passage names outright, with the name used; the model need not have noticed."""
+        parts = fold_text(text).split()
+        found: dict[int, str] = {}
+        for start in range(len(parts)):
+            for length in range(min(MOST_WORDS, len(parts) - start), 0, -1):
+                key = " ".join(parts[start : start + length])
+                if key in self._by_key and (length > 1 or len(key) >= _LONE_WORD):
+                    found.setdefault(self._by_key[key], key)
+                    break
+        return found
+
     def find(self, name: str) -> int | None:
         """The entity a name stands for, or None."""
         key = fold(name)

@@ -6,14 +6,14 @@ from typing import Any
 
 from django.db.models import F
 
-from mlxplatform.memory.models import Fold, Vault
+from mlxplatform.memory.models import ChunkEntity, Fold, Vault
 from mlxplatform.memory.runs import STAGES
 
 
 def pending(vault: Vault) -> list[dict[str, Any]]:
     """Each stage with how much waits for it. Later stages also get what earlier ones would make."""
     folded = set(Fold.objects.filter(vault=vault).values_list("chunk_ref", "stem"))
-    about = vault.chunks.exclude(mentions__entity__stem="").values_list("ref", "mentions__entity__stem")
+    about = ChunkEntity.objects.filter(chunk__vault=vault).exclude(entity__stem="").values_list("chunk__ref", "entity__stem")
     counts = {
         "segment": vault.conversations.exclude(chunked=F("digest")).count(),
         "extract": vault.chunks.filter(extracted_at=None).count(),

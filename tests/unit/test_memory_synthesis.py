@@ -402,3 +402,40 @@ def test_git_missing_is_said_plainly(vault, monkeypatch):
 def test_the_time_of_a_chunk_is_its_conversations(vault):
     read(vault, [CORPUS[0]])
     assert Conversation.objects.get().updated_at == dt.datetime(2026, 1, 3, 8, tzinfo=dt.UTC)
+
+
+def test_several_sentences_in_one_text_are_taken_apart_and_said_once(vault):
+    babble = {
+        "sentences": [
+            {"text": "Which gasket? The Lelit Anna takes a 57 mm gasket. " + "The gasket is of silicone. " * 9, "note": 1}
+        ]
+    }
+    read(vault, CORPUS)
+    synthesize(vault, Scripted(lambda ask: babble if ask.stage == "draft" and "Section: Parts" in ask.prompt else None))
+    text = Wiki.of(vault).read(PAGE)
+    assert "Which gasket?" not in text and text.split("## Parts")[1].count("The gasket is of silicone.") == 1
+
+
+def test_a_known_page_named_in_a_passage_is_found_without_the_model(vault):
+    read(vault, CORPUS)
+    synthesize(vault)
+    read(vault, [LATER])
+    blind = Scripted(lambda ask: {"names": []} if ask.stage == "extract" else None)
+    synthesize(vault, blind, job="job_0000000000000002")
+    assert "every month because the water is hard" in Wiki.of(vault).read(PAGE)
+
+
+def test_a_passage_that_also_names_something_without_a_page_still_reaches_its_page(vault):
+    read(vault, CORPUS)
+    synthesize(vault)
+    both = {
+        **LATER,
+        "messages": [
+            *LATER["messages"],
+            {"role": "user", "content": "I use Python to log it."},
+            {"role": "assistant", "content": "Python."},
+        ],
+    }
+    read(vault, [both])
+    synthesize(vault, job="job_0000000000000002")
+    assert "every month" in Wiki.of(vault).read(PAGE)

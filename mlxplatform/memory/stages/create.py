@@ -153,7 +153,7 @@ def _sections(outlined: list[dict[str, Any]], plan: _Plan, notes: Notes) -> list
     for item in outlined[:MOST_SECTIONS]:
         title = wording.title(item["title"])
         refs = [plan.refs[n - 1] for n in dict.fromkeys(item["notes"]) if 1 <= n <= len(plan.refs)]
-        if title and refs and title.casefold() not in NO_SECTION:
+        if title and refs and title.casefold() not in {*NO_SECTION, plan.entity.name.casefold()}:
             sections.setdefault(title[:1].upper() + title[1:], []).extend(refs)
     placed = {ref for refs in sections.values() for ref in refs}
     for ref in plan.refs:
@@ -161,7 +161,8 @@ def _sections(outlined: list[dict[str, Any]], plan: _Plan, notes: Notes) -> list
             if sections:
                 best = max(sections, key=lambda t: max(wording.likeness(notes.text(ref), notes.text(o)) for o in sections[t]))
             else:
-                best = wording.title(notes.chunks[ref].label) or "Overview"
+                best = wording.title(notes.chunks[ref].label)
+                best = "Overview" if best.casefold() in {"", plan.entity.name.casefold()} else best
             sections.setdefault(best, []).append(ref)
     return [(title, list(dict.fromkeys(refs))) for title, refs in sections.items()][:MOST_SECTIONS]
 

@@ -7,13 +7,14 @@ better), and drops what repeats, what a person asked to forget, and what talks a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mlxplatform.memory.synthesis import Notes, Synthesis
 from mlxplatform.memory.wiki import wording
 from mlxplatform.memory.wiki.edits import Sentence, Source
+from mlxplatform.memory.wiki.page import sentences
 
 #: Most sentences of one draft.
 MOST_SENTENCES = 8
@@ -59,19 +60,26 @@ def grounds(notes: Notes, refs: Sequence[str]) -> list[Ground]:
     return [Ground(notes.text(ref), [notes.source(ref)]) for ref in refs]
 
 
+def _single(drafted: Any) -> Iterator[tuple[str, int]]:
+    """(sentence, note) of an answer; small models put several sentences, or one many times, into one text."""
+    for item in (drafted or {}).get("sentences", []):
+        first_line = next((line for line in item["text"].splitlines() if line.strip()), "")
+        for sentence in sentences(first_line)[:MOST_SENTENCES]:
+            yield sentence, item["note"]
+
+
 def checked(syn: Synthesis, drafted: Any, notes: Sequence[Ground], said: Sequence[str] = ()) -> Drafted:
     """What of an answer may be used. ``drafted`` is the answer's value or None; ``said`` stands already."""
     kept: list[Sentence] = []
     scores: list[float] = []
     dropped: list[str] = []
-    for item in (drafted or {}).get("sentences", []):
-        text = wording.sentence(item["text"])
-        if not text:
-            dropped.append("not a sentence about the subject")
+    for raw, note in _single(drafted):
+        text = wording.sentence(raw)
+        if not text or text.endswith(("?", "？")):
+            dropped.append("not a statement about the subject")
             continue
-        order = sorted(range(len(notes)), key=lambda n: (-wording.grounding(text, notes[n].text), n != item["note"] - 1))
-        best = order[0]
-        named = item["note"] - 1
+        named = note - 1
+        best = max(range(len(notes)), key=lambda n: (wording.grounding(text, notes[n].text), n == named))
         if 0 <= named < len(notes) and wording.grounding(text, notes[named].text) >= wording.GROUNDED:
             best = named
         score = wording.grounding(text, notes[best].text)

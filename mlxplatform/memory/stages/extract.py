@@ -58,7 +58,7 @@ def run(syn: Synthesis) -> None:
         decided = syn.decisions(STAGE)
         for chunk in batch:
             syn.check()
-            _file(syn, chunk, decided.get(chunk.ref, {}).get("names", []), resolver)
+            _file(syn, chunk, decided.get(chunk.ref, {}).get("names", []), notes.text(chunk.ref), resolver)
             told.count("names", len(decided.get(chunk.ref, {}).get("names", [])))
 
 
@@ -67,9 +67,9 @@ def _ignored_topics(syn: Synthesis) -> list[str]:
     return [names.fold(line[2:]) for line in lines if line.startswith("- ")]
 
 
-def _file(syn: Synthesis, chunk: Chunk, found: list[str], resolver: Resolver) -> None:
+def _file(syn: Synthesis, chunk: Chunk, found: list[str], text: str, resolver: Resolver) -> None:
     with transaction.atomic():
-        mentions: dict[int, str] = {}
+        mentions = resolver.named_in(text)
         for name in found:
             entity = resolver.find(name)
             if entity is None:
@@ -78,7 +78,7 @@ def _file(syn: Synthesis, chunk: Chunk, found: list[str], resolver: Resolver) ->
                 resolver.add(name, entity)
             else:
                 Alias.objects.get_or_create(vault=syn.vault, key=names.fold(name), defaults={"entity_id": entity})
-            mentions.setdefault(entity, name)
+            mentions[entity] = name
         rows = [ChunkEntity(chunk=chunk, entity_id=entity, surface=surface[:120]) for entity, surface in mentions.items()]
         ChunkEntity.objects.bulk_create(rows, ignore_conflicts=True)
         Chunk.objects.filter(pk=chunk.pk).update(extracted_at=timezone.now())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlxplatform.memory.models import Chunk, Fold
+from mlxplatform.memory.models import Chunk, ChunkEntity, Fold
 from mlxplatform.memory.stages.extract import know_pages
 from mlxplatform.memory.synthesis import Ask, Notes, Synthesis, quoted
 from mlxplatform.memory.wiki import wording
@@ -72,8 +72,8 @@ def run(syn: Synthesis) -> None:
 def _pairs(syn: Synthesis) -> list[tuple[str, str]]:
     """(passage, page) in order of time, for pages that stand in the vault and passages not yet dealt with."""
     settled = set(Fold.objects.filter(vault=syn.vault).values_list("chunk_ref", "stem"))
-    chunks = syn.scope.of_chunks(syn.vault.chunks.exclude(mentions__entity__stem=""))
-    found = chunks.order_by("at", "conversation_id", "start").values_list("ref", "mentions__entity__stem")
+    mentions = ChunkEntity.objects.filter(chunk__in=syn.scope.of_chunks(syn.vault.chunks.all())).exclude(entity__stem="")
+    found = mentions.order_by("chunk__at", "chunk__conversation_id", "chunk__start").values_list("chunk__ref", "entity__stem")
     return [
         (ref, stem)
         for ref, stem in dict.fromkeys(found)
