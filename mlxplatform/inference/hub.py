@@ -148,13 +148,18 @@ class Hub:
                         if message["type"] == "message":
                             self._deliver(message["data"])
                         elif message["type"] == "subscribe":
+                            # A second one: redis-py has reconnected by itself, and frames in between are lost.
+                            self._fail_all()
                             self._subscribed.set()
             except BROKER_ERRORS as error:
                 log.warning("frames interrupted", error=str(error), open=len(self.inboxes))
             self._subscribed.clear()
-            for request_id in list(self.inboxes):
-                self._fail(request_id, LOST_BROKER)
+            self._fail_all()
             await asyncio.sleep(RECONNECT_SECONDS)
+
+    def _fail_all(self) -> None:
+        for request_id in list(self.inboxes):
+            self._fail(request_id, LOST_BROKER)
 
     def _deliver(self, frame: bytes) -> None:
         try:

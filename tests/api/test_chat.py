@@ -110,7 +110,11 @@ def test_a_tool_call_without_content_reaches_the_model(post: Post) -> None:
 
 @pytest.mark.parametrize("content", ["", None])
 def test_an_empty_assistant_turn_does_not_poison_a_conversation(post: Post, content: str | None) -> None:
-    turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": content}, {"role": "user", "content": "still there?"}]
+    turns = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": content},
+        {"role": "user", "content": "still there?"},
+    ]
     assert post(CHAT, ask(messages=turns)).status_code == 200
 
 
@@ -135,7 +139,10 @@ def test_developer_is_system(post: Post) -> None:
         ({"messages": [{"role": "USER", "content": "hello"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages[0].content[0]"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            "messages[0].content[0]",
+        ),
         ({"messages": history()[:2]}, "messages[1]"),
         ({"messages": [*history()[:2], {"role": "user", "content": "go on"}]}, "messages[1]"),
         ({"max_tokens": 0}, "max_tokens"),

@@ -29,7 +29,9 @@ def tool(name: str = "lookup") -> dict[str, Any]:
 
 def with_result(*results: dict[str, Any], text: str | None = None) -> list[dict[str, Any]]:
     uses = [{"type": "tool_use", "id": f"t{i}", "name": "lookup", "input": {"q": "x"}} for i in range(max(1, len(results)))]
-    answers: list[dict[str, Any]] = [{"type": "tool_result", "tool_use_id": f"t{i}", **result} for i, result in enumerate(results)]
+    answers: list[dict[str, Any]] = [
+        {"type": "tool_result", "tool_use_id": f"t{i}", **result} for i, result in enumerate(results)
+    ]
     if text is not None:
         answers.append({"type": "text", "text": text})
     return [*HELLO, {"role": "assistant", "content": uses}, {"role": "user", "content": answers or "go on"}]
@@ -69,7 +71,10 @@ def test_the_event_grammar(post: Post) -> None:
 
 
 def test_system_blocks_are_counted_like_one_string(post: Post) -> None:
-    blocks = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}, {"type": "text", "text": "Use English."}]
+    blocks = [
+        {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}},
+        {"type": "text", "text": "Use English."},
+    ]
     user = [{"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]}]
     split = post(PATH, ask(system=blocks, messages=user, metadata={"user_id": "u1"}))
     joined = post(PATH, ask(system="Be brief.\nUse English.", messages=user))

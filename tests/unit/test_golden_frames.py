@@ -38,7 +38,12 @@ CALL = ToolCall("call_1", "get_time", '{"zone":"UTC"}')
 SCENES: dict[str, list[list[Event]]] = {
     "text": [[Admitted(7, "tiny")], [Text("Hel")], [Text("lo ✓")], [Finished("stop", USED)]],
     "reasoning": [[Admitted(7, "tiny")], [Reasoning("Hmm.")], [Text("Yes")], [Finished("length", USED)]],
-    "tools": [[Admitted(7, "tiny")], [Text("Let me see. ")], [CALL, ToolCall("call_2", "f", "{}")], [Finished("tool_calls", USED)]],
+    "tools": [
+        [Admitted(7, "tiny")],
+        [Text("Let me see. ")],
+        [CALL, ToolCall("call_2", "f", "{}")],
+        [Finished("tool_calls", USED)],
+    ],
     "empty": [[Admitted(7, "tiny")], [Finished("stop", Usage(prompt=7))]],
     "stop_string": [[Admitted(7, "tiny")], [Text("a\n")], [Finished("stop", USED, "END")]],
     "error": [[Admitted(7, "tiny")], [Text("Hel")], [Failed("engine_unavailable", "The engine is gone.", 503, usage=USED)]],
