@@ -7,17 +7,22 @@ downloads continue where they stopped (the hub client keeps partial files and ch
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mlxplatform.library import local_models
 from mlxplatform.library.publication import is_model_id
 
 ALLOW = ["*.safetensors", "*.json", "*.txt", "*.jinja", "tokenizer.model", "*.tiktoken", "README.md", "LICENSE*"]
 #: Seconds to wait for the hub's first answer before saying that there is no way to it.
 FIRST_ANSWER = 10.0
+#: Files of this size and above are fetched so that a later attempt goes on where this one stopped, bytes.
+RESUMABLE = 8 << 20
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _LOCK_NAME = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -67,11 +72,45 @@ def pull(
         if on_plan is not None:
             on_plan(len(names), total)
         for name in names:
+            if siblings[name] >= RESUMABLE:
+                _asked(repo, lambda name=name: _fetch_blob(repo, name, info.sha))  # type: ignore[misc]
             _asked(repo, lambda name=name: hf_hub_download(repo, name, revision=info.sha))  # type: ignore[misc]
             done += siblings[name]
             if on_file is not None:
                 on_file(name, done, total)
         return Snapshot(repo, info.sha or revision, total)
+
+
+def _fetch_blob(repo: str, name: str, revision: str) -> None:
+    """Bring a large file's content to where the hub client will find it.
+
+    The client itself starts a large file anew in every process. We hold the repository's lock, so one partial
+    file per content is safe; it is checked against the hub's SHA-256 before it gets its name.
+    """
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers
+
+    url = hf_hub_url(repo, name, revision=revision)
+    about = get_hf_file_metadata(url)
+    etag, size = about.etag, about.size
+    if etag is None or size is None or not _SHA256.fullmatch(etag):
+        return  # nothing to check it by: left to the client
+    blob = local_models.hub_cache() / f"models--{repo.replace('/', '--')}" / "blobs" / etag
+    if blob.exists():
+        return
+    blob.parent.mkdir(parents=True, exist_ok=True)
+    partial = blob.with_suffix(".resumable.incomplete")
+    with partial.open("ab") as out:
+        have = out.tell()
+        if have < size:
+            http_get(about.location, out, resume_size=have, headers=build_hf_headers(), expected_size=size)
+    with partial.open("rb") as written:
+        digest = hashlib.file_digest(written, "sha256").hexdigest()
+    if digest != etag:
+        partial.unlink()
+        raise HubError("corrupt", f"{name} of {repo} arrived damaged and was thrown away; try again.")
+    partial.rename(blob)
 
 
 def search(query: str, limit: int = 30) -> list[dict[str, Any]]:
@@ -93,9 +132,7 @@ class _OneAtATime:
     """A lock per repository, so that two pulls never fetch the same files side by side."""
 
     def __init__(self, repo: str, locks: Path | None):
-        from mlxplatform.library.local_models import hub_cache
-
-        folder = locks or hub_cache() / ".pulls"
+        folder = locks or local_models.hub_cache() / ".pulls"
         folder.mkdir(parents=True, exist_ok=True)
         self._file = open(folder / _LOCK_NAME.sub("--", repo), "w")
 

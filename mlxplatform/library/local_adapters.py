@@ -66,8 +66,23 @@ def find_name(name: object, home: Path | None = None) -> LocalAdapter | None:
     return next((adapter for adapter in scan(home) if adapter.name == name), None)
 
 
+_known: dict[Path, tuple[tuple[int, ...], LocalAdapter | None]] = {}
+
+
 def read(folder: Path) -> LocalAdapter | None:
-    """What a directory holds, or None when it is no whole adapter."""
+    """What a directory holds, or None when it is no whole adapter; remembered until its files change."""
+    try:
+        stats = [(folder / name).stat() for name in (CONFIG, WEIGHTS)]
+    except OSError:
+        return None
+    state = tuple(number for stat in stats for number in (stat.st_mtime_ns, stat.st_size, stat.st_ino))
+    known = _known.get(folder)
+    if known is None or known[0] != state:
+        known = _known[folder] = (state, _read(folder))
+    return known[1]
+
+
+def _read(folder: Path) -> LocalAdapter | None:
     try:
         config = json.loads((folder / CONFIG).read_text())
         parameters = config["lora_parameters"]

@@ -22,6 +22,7 @@ from mlxplatform.library import downloads, fit, local_models, reclaim
 from mlxplatform.library.machine import Machine
 from tests.fixtures import tiny_model
 from tests.fixtures.stub_hub import COMMIT, StubHub, stub_hub
+from tests.fixtures.trainer_jobs import wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("broker")]
 
@@ -79,6 +80,7 @@ def test_a_cancelled_download_goes_on_where_it_stopped(hub: StubHub, worker: Pul
     thread = threading.Thread(target=run_next, args=(worker,))
     thread.start()
     assert hub.stalled.wait(60)
+    wait_until(lambda: downloads._arrived(REPO) >= 10_000_000)
     with pytest.raises(Refusal) as twice:
         order()
     assert twice.value.status == 409

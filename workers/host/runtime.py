@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from mlxplatform.inference.contract import Event, Failed, Finished, InferenceRequest, Refusal
@@ -103,6 +104,7 @@ class HostRuntime:
         Raises:
             Refusal: it is not going to run; the sink was not called.
         """
+        request = self._base_and_adapter(request)
         model = self._model(request)
         self._check_room(request, model)
         adapters = self._adapters(request, model)
@@ -129,7 +131,7 @@ class HostRuntime:
         Raises:
             Refusal: as admission would.
         """
-        return self._preparer.count(request, self._model(request).path)
+        return self._preparer.count(request, self._model(self._base_and_adapter(request)).path)
 
     def cancel(self, request_id: str, reason: str = "") -> None:
         """Cancel by id, in whatever phase; also when the request has not arrived yet."""
@@ -176,6 +178,14 @@ class HostRuntime:
         self._preparer.close()
 
     # -- inside ------------------------------------------------------------------------------------------
+
+    def _base_and_adapter(self, request: InferenceRequest) -> InferenceRequest:
+        """A request for a fine-tuned name as one for its base model with its adapter."""
+        tuned = local_adapters.find_name(request.model, self.settings.home)
+        if tuned is None:
+            return request
+        joined = "+".join(filter(None, (tuned.id, request.adapter)))
+        return msgspec.structs.replace(request, model=tuned.base_model, adapter=joined)
 
     def _model(self, request: InferenceRequest) -> LocalModel:
         model = local_models.find(request.model, self.settings.home)

@@ -18,7 +18,7 @@ import structlog
 
 from mlxplatform.broker import queues
 from mlxplatform.broker.connections import BROKER_ERRORS
-from mlxplatform.library import local_models
+from mlxplatform.library import local_adapters, local_models
 from workers.host.engine import Engine
 from workers.host.runtime import HostRuntime
 
@@ -70,7 +70,7 @@ class HostState:
             "at": time.time(),
             "engine": _engine_summary(main),
             "engines": [_engine_details(engine) for engine in engines],
-            "models": [self._model(model, current) for model in local_models.scan(runtime.settings.home)],
+            "models": self._models(current),
             "slots": runtime.settings.slots,
             "queue_limit": runtime.settings.queue_limit,
             "active": active,
@@ -87,6 +87,17 @@ class HostState:
             "preemptions": int(totals["preemptions"]),
             "rebuilds": int(totals["rebuilds"]),
         }
+
+    def _models(self, current: local_models.LocalModel | None) -> list[dict[str, Any]]:
+        """Every model, then every adapter whose base is here, under the name requests use."""
+        home = self._runtime.settings.home
+        bases = {model.id: self._model(model, current) for model in local_models.scan(home)}
+        tuned = [
+            {**bases[adapter.base_model], "id": adapter.name, "base": adapter.base_model, "adapter": adapter.id, "current": False}
+            for adapter in local_adapters.scan(home)
+            if adapter.name and adapter.fine_tune_type == "lora" and adapter.base_model in bases
+        ]
+        return [*bases.values(), *tuned]
 
     def _model(self, model: local_models.LocalModel, current: local_models.LocalModel | None) -> dict[str, Any]:
         engine = self._runtime.residency.get(model.id)
