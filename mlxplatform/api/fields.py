@@ -58,6 +58,18 @@ class Fields:
 Table = Mapping[str, Field]
 
 
+def described(check: Check, **schema: Any) -> Check:
+    """The check with the JSON Schema that documents it."""
+    check.schema = schema  # type: ignore[attr-defined]
+    return check
+
+
+def schema_of(check: Check) -> dict[str, Any]:
+    """The schema of a check, {} where its own words in the docs must do."""
+    found: dict[str, Any] = getattr(check, "schema", {})
+    return found
+
+
 def table(*fields: Field) -> Table:
     return {field.name: field for field in fields}
 
@@ -156,7 +168,8 @@ def text(longest: int | None = None, *, empty: bool = True) -> Check:
             raise wrong_value(param, "it must not be empty.")
         return raw
 
-    return check
+    limits = {key: value for key, value in (("maxLength", longest), ("minLength", None if empty else 1)) if value is not None}
+    return described(check, type="string", **limits)
 
 
 def one_of(*allowed: str) -> Check:
@@ -168,7 +181,7 @@ def one_of(*allowed: str) -> Check:
             raise wrong_value(param, f"'{raw[:SHOWN]}'. Supported values are: {names}.")
         return raw
 
-    return check
+    return described(check, type="string", enum=list(allowed))
 
 
 def integer(minimum: int = -INT64, maximum: int = INT64 - 1) -> Check:
@@ -177,7 +190,7 @@ def integer(minimum: int = -INT64, maximum: int = INT64 - 1) -> Check:
             raise wrong_type(param, "an integer", raw)
         return _in_range(raw, param, minimum, maximum, "integer")
 
-    return check
+    return described(check, type="integer", minimum=minimum, maximum=maximum)
 
 
 def number(minimum: float = -math.inf, maximum: float = math.inf, *, above: float | None = None) -> Check:
@@ -197,7 +210,10 @@ def number(minimum: float = -math.inf, maximum: float = math.inf, *, above: floa
             )
         return float(_in_range(raw, param, minimum, maximum, "decimal"))
 
-    return check
+    limits: dict[str, float] = {} if above is None else {"exclusiveMinimum": above}
+    limits |= {} if minimum == -math.inf else {"minimum": minimum}
+    limits |= {} if maximum == math.inf else {"maximum": maximum}
+    return described(check, type="number", **limits)
 
 
 def _in_range(raw: Any, param: str, minimum: float, maximum: float, kind: str) -> Any:
@@ -243,7 +259,13 @@ def list_of(check: Check, *, least: int = 0, most: int | None = None) -> Check:
             )
         return [check(item, f"{param}[{index}]") for index, item in enumerate(items)]
 
-    return check_list
+    limits = {key: value for key, value in (("minItems", least or None), ("maxItems", most)) if value is not None}
+    return described(check_list, type="array", items=schema_of(check), **limits)
+
+
+described(boolean, type="boolean")
+described(mapping, type="object")
+described(array, type="array", items={})
 
 
 def metadata(raw: Any, param: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from mlxplatform.api import status
+from mlxplatform.api import schema, status
 from mlxplatform.api.anthropic import views as anthropic
 from mlxplatform.api.decisions import views as decisions
 from mlxplatform.api.ollama import views as ollama
@@ -17,6 +17,8 @@ urlpatterns = [
     path("readyz", status.ready_view),
     path("stats", status.stats_view),
     path("v1", status.index_view),
+    path("api/schema", schema.schema_view),
+    path("api/docs", schema.docs_view),
     path("v1/models", models.models_list),
     path("v1/models/<path:model_id>", models.models_detail),
     path("v1/chat/completions", chat.chat_completions),

@@ -1,0 +1,77 @@
+"""The wire protocols as one list: path, method, fields. The conformance table and the API schema are made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlxplatform.api.anthropic import parse as anthropic
+from mlxplatform.api.decisions import parse as decisions
+from mlxplatform.api.fields import Table
+from mlxplatform.api.ollama import parse as ollama
+from mlxplatform.api.openai.chat import parse as chat
+from mlxplatform.api.openai.completions import parse as completions
+from mlxplatform.api.openai.embeddings import parse as embeddings
+from mlxplatform.api.openai.responses import parse as responses
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation. ``fields`` are those of its JSON body, None for an operation without one."""
+
+    method: str
+    path: str
+    tag: str
+    title: str
+    fields: Table | None = None
+    streams: bool = False
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation("post", "/v1/chat/completions", "OpenAI", "Chat completions", chat.FIELDS, streams=True),
+    Operation("get", "/v1/chat/completions", "OpenAI", "Stored chat completions"),
+    Operation("get", "/v1/chat/completions/{completion_id}", "OpenAI", "A stored chat completion, or its stream", streams=True),
+    Operation("delete", "/v1/chat/completions/{completion_id}", "OpenAI", "Delete a stored chat completion"),
+    Operation("get", "/v1/chat/completions/{completion_id}/messages", "OpenAI", "Messages of a stored chat completion"),
+    Operation("post", "/v1/completions", "OpenAI", "Legacy completions", completions.FIELDS, streams=True),
+    Operation("post", "/v1/responses", "OpenAI", "Responses", responses.FIELDS, streams=True),
+    Operation("post", "/v1/responses/input_tokens", "OpenAI", "Count the input tokens of a response", responses.FIELDS),
+    Operation("get", "/v1/responses/{response_id}", "OpenAI", "A stored response, or its stream", streams=True),
+    Operation("delete", "/v1/responses/{response_id}", "OpenAI", "Delete a stored response"),
+    Operation("post", "/v1/responses/{response_id}/cancel", "OpenAI", "Cancel a response that runs"),
+    Operation("get", "/v1/responses/{response_id}/input_items", "OpenAI", "Input items of a response"),
+    Operation("post", "/v1/embeddings", "OpenAI", "Embeddings", embeddings.FIELDS),
+    Operation("get", "/v1/models", "OpenAI", "Models, in OpenAI's and Anthropic's shape"),
+    Operation("get", "/v1/models/{model_id}", "OpenAI", "One model"),
+    Operation("post", "/v1/decisions", "Decisions", "Decisions, OpenAI's wire", decisions.OPENAI_FIELDS),
+    Operation("post", "/v1/systemone", "Decisions", "Decisions, System One's wire", decisions.SYSTEM_ONE_FIELDS),
+    Operation("post", "/v1/messages", "Anthropic", "Messages", anthropic.FIELDS, streams=True),
+    Operation("post", "/v1/messages/count_tokens", "Anthropic", "Count the tokens of a message", anthropic.COUNT_FIELDS),
+    Operation("post", "/api/chat", "Ollama", "Ollama chat", ollama.CHAT_FIELDS, streams=True),
+    Operation("post", "/api/generate", "Ollama", "Ollama generate", ollama.GENERATE_FIELDS, streams=True),
+    Operation("post", "/api/embed", "Ollama", "Ollama embeddings", ollama.EMBED_FIELDS),
+    Operation("get", "/api/tags", "Ollama", "Ollama's list of models"),
+    Operation("get", "/health", "Status", "Whether requests would be answered"),
+    Operation("get", "/readyz", "Status", "The same, with reasons"),
+    Operation("get", "/stats", "Status", "What the hosts say of themselves"),
+)
+
+
+def conformance() -> str:
+    """The conformance table in Markdown: every field of every body, and what becomes of it."""
+    lines = [
+        "# What becomes of every field",
+        "",
+        "Made from the tables that check requests; a test keeps this page equal to them. *Honoured* fields have their",
+        "effect; *refused* ones answer 400 with the field's name unless they hold a neutral value; *ignored* ones, and",
+        "names that are not listed, have no effect and are named in the answer's `x-mlxplatform-ignored` header.",
+        "`null` always means absent.",
+    ]
+    for operation in OPERATIONS:
+        if operation.fields is None:
+            continue
+        lines += ["", f"## {operation.title}", "", f"`{operation.method.upper()} {operation.path}`", ""]
+        lines += ["| field | becomes | notes |", "|---|---|---|"]
+        for name, field in operation.fields.items():
+            needed = "required. " if field.required else ""
+            lines.append(f"| `{name}` | {field.effect} | {needed}{field.note} |")
+    return "\n".join(lines) + "\n"
