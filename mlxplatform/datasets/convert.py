@@ -66,7 +66,8 @@ def kind(value: Any) -> str:
         return "true/false"
     if isinstance(value, int | float):
         return "a number"
-    return {str: "text", list: "a list", dict: "an object"}.get(type(value), "something else")
+    names: dict[type, str] = {str: "text", list: "a list", dict: "an object"}
+    return names.get(type(value), "something else")
 
 
 def _rest(row: Row, used: tuple[str, ...]) -> dict[str, Any]:

@@ -45,7 +45,8 @@ def content(version: DatasetVersion, split: str = "") -> Iterator[dict[str, Any]
     rows = version.rows.filter(state=DatasetRow.State.ACCEPTED)
     if split:
         rows = rows.filter(split=split)
-    yield from rows.order_by("ordinal").values_list("content", flat=True).iterator(chunk_size=500)
+    for made in rows.order_by("ordinal").values_list("content", flat=True).iterator(chunk_size=500):
+        yield made or {}
 
 
 def window(version: DatasetVersion, start: int, count: int, split: str = "") -> list[tuple[int, str, dict[str, Any]]]:

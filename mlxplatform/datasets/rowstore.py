@@ -82,12 +82,9 @@ def counts(version: int) -> tuple[int, Counter[str]]:
 
 def accepted_rows(version: int) -> Iterator[tuple[int, dict[str, Any]]]:
     """(id, content) in order, without holding them all."""
-    yield from (
-        DatasetRow.objects.filter(version=version, state=DatasetRow.State.ACCEPTED)
-        .order_by("ordinal")
-        .values_list("id", "content")
-        .iterator(chunk_size=500)
-    )
+    rows = DatasetRow.objects.filter(version=version, state=DatasetRow.State.ACCEPTED).order_by("ordinal")
+    for row_id, content in rows.values_list("id", "content").iterator(chunk_size=500):
+        yield row_id, content or {}
 
 
 def drop_later(verdicts: dict[int, tuple[str, str]]) -> None:

@@ -24,7 +24,18 @@ from mlxplatform.datasets.models import DatasetVersion
 from mlxplatform.datasets.options import Options, stored
 from mlxplatform.datasets.rowstore import Made, SourceDone
 from mlxplatform.datasets.settle import settle
-from mlxplatform.datasets.templates.base import PROJECT, CallFailed, Draft, Drop, Source, SourceError, Template, uses_model
+from mlxplatform.datasets.templates.base import (
+    PROJECT,
+    Answer,
+    Ask,
+    CallFailed,
+    Draft,
+    Drop,
+    Source,
+    SourceError,
+    Template,
+    uses_model,
+)
 from mlxplatform.datasets.templates.registry import TEMPLATES
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.placement import find_place
@@ -209,7 +220,7 @@ class DatasetRun:
         self._dropped[drop.reason] += 1
 
     async def _make(self, round_: int, index: int, source: Source) -> SourceDone:
-        ask = Asking(self.pool, self.voice, source.key, rowstore.ordinal(round_, index, 0)) if self.pool else _no_model
+        ask: Ask = Asking(self.pool, self.voice, source.key, rowstore.ordinal(round_, index, 0)) if self.pool else _NoModel()
         try:
             drafts = list(await self.template.build(source, self.inputs, ask))
             made = [await self._verdict(number, draft, ask) for number, draft in enumerate(drafts)]
@@ -224,7 +235,7 @@ class DatasetRun:
         self._fresh += 1
         return SourceDone(source.key, round_, index, made)
 
-    async def _verdict(self, number: int, draft: Draft | Drop, ask: Any) -> Made:
+    async def _verdict(self, number: int, draft: Draft | Drop, ask: Ask) -> Made:
         if isinstance(draft, Drop):
             return Made(None, draft.reason, draft.detail)
         row = dict(draft.content)
@@ -275,5 +286,10 @@ class DatasetRun:
         )
 
 
-async def _no_model(*_: Any, **__: Any) -> Any:
-    raise CallFailed("no_model", "this template does not call a model")
+class _NoModel:
+    """The ``ask`` of a run without a model."""
+
+    model = ""
+
+    async def __call__(self, *_: Any, **__: Any) -> Answer:
+        raise CallFailed("no_model", "this template does not call a model")

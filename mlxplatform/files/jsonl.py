@@ -123,7 +123,8 @@ def parse(line: Line) -> dict[str, Any] | BadLine:
     if depth > MAX_DEPTH:
         return BadLine(line.number, None, "too_deep", f"nested deeper than {MAX_DEPTH} levels")
     # Every key shows as a quote and a colon; as many in the text as in the value means that none occurs twice.
-    if len(_KEY.findall(raw)) != keys:
+    spaced = b" :" in raw or b"\t:" in raw
+    if (raw.count(b'":') if not spaced else len(_KEY.findall(raw))) != keys:
         twice = _repeated_key(raw)
         if twice is not None:
             return BadLine(line.number, None, "duplicate_key", f"the key {twice!r} occurs twice in one object")
@@ -158,21 +159,18 @@ def _check_first(line: Line) -> None:
 
 def _shape(value: Any) -> tuple[int, int]:
     """(keys in all objects, depth)."""
-    keys, deepest = 0, 0
-    stack: list[tuple[Any, int]] = [(value, 1)]
-    while stack:
-        item, depth = stack.pop()
-        if type(item) is dict:
-            keys += len(item)
-            children: Any = item.values()
-        else:
-            children = item
-        if depth > deepest:
-            deepest = depth
-        for child in children:
-            if type(child) is dict or type(child) is list:
-                stack.append((child, depth + 1))
-    return keys, deepest
+    keys, depth = 0, 0
+    level = [value]
+    while level:
+        depth += 1
+        below: list[Any] = []
+        for item in level:
+            if type(item) is dict:
+                keys += len(item)
+                item = item.values()
+            below += [child for child in item if type(child) is dict or type(child) is list]
+        level = below
+    return keys, depth
 
 
 def _repeated_key(raw: bytes) -> str | None:

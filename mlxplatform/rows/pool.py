@@ -193,6 +193,6 @@ class _Signals:
 
     async def close(self) -> None:
         try:
-            await self._pubsub.aclose()  # type: ignore[no-untyped-call]
+            await self._pubsub.aclose()
         except BROKER_ERRORS:
             return

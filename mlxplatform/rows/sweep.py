@@ -58,7 +58,7 @@ def _unsent() -> list[Sending]:
         settled[row[1]].append(Sending(*row))
     for host, waiting in settled.items():
         try:
-            present = int(sync_client().hlen(f"{DRAMATIQ_NAMESPACE}:{queues.rows(host)}.msgs"))  # type: ignore[arg-type]
+            present = int(sync_client().hlen(f"{DRAMATIQ_NAMESPACE}:{queues.rows(host)}.msgs"))
         except BROKER_ERRORS:
             return []
         expected = queued.filter(host=host, sent_at__isnull=False).count()

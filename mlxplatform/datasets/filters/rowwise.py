@@ -103,5 +103,5 @@ def schema_problem(text: str, schema: Mapping[str, Any]) -> str:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         return f"not JSON: {error}"
-    error = next(iter(sorted(Draft202012Validator(schema).iter_errors(value), key=lambda e: list(map(str, e.path)))), None)
-    return f"{'.'.join(map(str, error.path)) or 'value'}: {error.message[:200]}" if error else ""
+    problem = next(iter(sorted(Draft202012Validator(schema).iter_errors(value), key=lambda e: list(map(str, e.path)))), None)
+    return f"{'.'.join(map(str, problem.path)) or 'value'}: {problem.message[:200]}" if problem else ""

@@ -214,9 +214,8 @@ class Import:
                 parts[name] = Part(publication.file(f"{name}.jsonl"))
         index = publication.file(rowsource.INDEX)
         for name in rowsource.ROW_FILES:
-            part = parts.get(name.removesuffix(".jsonl"))
-            if part is not None:
-                index.write(array.array("Q", part.offsets[:: rowsource.BLOCK]).tobytes())
+            if (rows_of := parts.get(name.removesuffix(".jsonl"))) is not None:
+                index.write(array.array("Q", rows_of.offsets[:: rowsource.BLOCK]).tobytes())
         self.parts = {name: len(part.offsets) for name, part in parts.items()}
 
     def _cut(self, publication: publishing.Publication, whole: Part, cut: int) -> dict[str, Part]:

@@ -66,9 +66,9 @@ def string_list(text: str) -> list[str]:
         found = [item.strip() for item in map(_item_text, items) if item and item.strip()]
         if found:
             return found
-    span = next(iter(balanced_spans(text, "[")), None) or next(iter(_BRACKETS.findall(text)), None)
-    if span:
-        found = [part.strip().strip(_QUOTES).strip() for part in span[1:-1].split(",")]
+    lists = balanced_spans(text, "[") or _BRACKETS.findall(text)
+    if lists:
+        found = [part.strip().strip(_QUOTES).strip() for part in lists[0][1:-1].split(",")]
         return [part for part in found if part]
     return [m.group(1).strip(_QUOTES).strip() for m in map(_BULLET.match, text.split("\n")) if m]
 

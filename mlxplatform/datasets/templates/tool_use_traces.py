@@ -22,9 +22,9 @@ def parse_tools(raw: Any) -> list[Tool]:
         raise ValueError("tools_json must be a JSON array with at least one tool")
     tools = []
     for index, entry in enumerate(raw):
-        function = entry.get("function", entry) if isinstance(entry, dict) else None
+        function = entry.get("function", entry) if isinstance(entry, dict) else {}
         name = function.get("name") if isinstance(function, dict) else None
-        if not isinstance(name, str) or not name:
+        if not isinstance(function, dict) or not isinstance(name, str) or not name:
             raise ValueError(f"tools_json[{index}] has no function name")
         parameters = function.get("parameters")
         if parameters is not None and not isinstance(parameters, dict):
