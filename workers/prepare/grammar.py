@@ -62,13 +62,18 @@ def _schema_text(schema: Any, kind: str) -> str:
     return text
 
 
-def _json_rule(schema: Any, kind: str) -> str:
-    """A schema as the inside of a Lark rule."""
+def _json_text(schema: Any, kind: str) -> str:
+    """A schema with our options in it. A client's own would switch enforcement off."""
     if schema is True or schema is None:
         schema = {}
     if not isinstance(schema, dict):
         raise _refuse(kind, "The JSON schema must be an object.")
-    return "%json " + _schema_text({**schema, "x-guidance": _JSON_OPTIONS}, kind)
+    return _schema_text({**schema, "x-guidance": _JSON_OPTIONS}, kind)
+
+
+def _json_rule(schema: Any, kind: str) -> str:
+    """A schema as the inside of a Lark rule."""
+    return "%json " + _json_text(schema, kind)
 
 
 class _Lark:
@@ -147,11 +152,8 @@ def _compiled(constraint: Constraint) -> str:
     if kind == "json_object":
         return LLMatcher.grammar_from_lark("start: " + _json_rule({"type": "object"}, kind) + "\n")
     if kind == "json_schema":
-        # A schema of its own grammar gives better messages than one inside a rule.
-        text = _schema_text({} if spec is True or spec is None else spec, kind)
-        if not isinstance(spec, dict) and spec is not True and spec is not None:
-            raise _refuse(kind, "The JSON schema must be an object.")
-        return LLMatcher.grammar_from_json_schema(text, overrides=_JSON_OPTIONS)  # type: ignore[arg-type]
+        # A schema as a grammar of its own gives better messages than one inside a rule.
+        return LLMatcher.grammar_from_json_schema(_json_text(spec, kind))
     if kind == "choice":
         return _choice_grammar(spec)
     if not isinstance(spec, str) or not spec.strip():
@@ -173,6 +175,8 @@ def _explained(kind: str, error: str) -> Refusal:
         return _refuse(kind, 'The JSON schema uses "oneOf" with overlapping branches, which cannot be enforced; use "anyOf".')
     if error.startswith("Unknown format"):
         return _refuse(kind, f'The JSON schema uses a "format" that cannot be enforced: {error.partition(": ")[2]}.')
+    if error.startswith("Resource"):
+        return _refuse(kind, "The JSON schema refers to something outside itself, which is not fetched.")
     if "regex" in error:
         reason = error.rsplit("error: ", 1)[-1].splitlines()[0] if "error: " in error else "it cannot be parsed"
         where = '"pattern" of the JSON schema' if kind.startswith("json") else "regular expression"
