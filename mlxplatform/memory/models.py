@@ -318,6 +318,7 @@ class Section(models.Model):
     title = models.CharField(max_length=200, default="", blank=True)
     text = models.TextField()
     vector = models.BinaryField(null=True, blank=True)
+    vector_model = models.CharField(max_length=200, default="", blank=True)
 
     class Meta:
         ordering = ["place"]

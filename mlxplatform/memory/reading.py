@@ -14,6 +14,7 @@ from mlxplatform.memory.wiki.page import LEAD, bare, definitions, info_of, lead_
 
 SCOPES = {"all": "", "articles": ARTICLES, "reference": REFERENCE}
 FOLDERS = (ARTICLES, REFERENCE, META, TALK)
+MODES = ("words", "meaning", "both")
 SEARCH_LIMIT, SEARCH_MAX = 50, 200
 HISTORY_LIMIT, HISTORY_MAX = 50, 500
 
@@ -54,9 +55,18 @@ def pages(vault: Vault, folder: str = ARTICLES) -> list[dict[str, Any]]:
     ]
 
 
-def search(vault: Vault, query: str, scope: str = "all", limit: int = SEARCH_LIMIT) -> list[dict[str, Any]]:
+def search(vault: Vault, query: str, scope: str = "all", limit: int = SEARCH_LIMIT, mode: str = "words") -> list[dict[str, Any]]:
+    """Sections by words, by meaning, or by both rankings fused."""
     if scope not in SCOPES:
         raise Refusal(400, "invalid_value", f"scope must be one of {', '.join(SCOPES)}", param="scope")
+    if mode not in MODES:
+        raise Refusal(400, "invalid_value", f"mode must be one of {', '.join(MODES)}", param="mode")
+    found = index.search(vault, query, SCOPES[scope], limit) if mode != "meaning" else []
+    if mode != "words":
+        # Late, because it brings numpy, which the web process needs for nothing else.
+        from mlxplatform.memory import meaning
+
+        found = meaning.fused(found, meaning.search(vault, query, SCOPES[scope], limit), limit)
     return [
         {
             "name": hit.stem,
@@ -66,7 +76,7 @@ def search(vault: Vault, query: str, scope: str = "all", limit: int = SEARCH_LIM
             "snippet": hit.snippet,
             "score": round(hit.score, 3),
         }
-        for hit in index.search(vault, query, SCOPES[scope], limit)
+        for hit in found
     ]
 
 

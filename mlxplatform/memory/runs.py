@@ -16,13 +16,13 @@ from mlxplatform.files import service as files
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.placement import find_place
 from mlxplatform.jobs.context import JobContext, JobFailed, JobStopped
-from mlxplatform.memory import changes, evaluation, forget, index
+from mlxplatform.memory import changes, evaluation, forget, index, meaning
 from mlxplatform.memory.completions import Completions, RowCompletions
 from mlxplatform.memory.git import GitFailed
 from mlxplatform.memory.ingest import IngestReport, ingest
 from mlxplatform.memory.locks import LockBusy
 from mlxplatform.memory.models import Run, Vault
-from mlxplatform.memory.report import Report
+from mlxplatform.memory.report import Report, StageReport
 from mlxplatform.memory.sources import Unreadable, history
 from mlxplatform.memory.sources.registry import READERS
 from mlxplatform.memory.stages import create, extract, link, patch, place, reconcile, route, segment, tighten
@@ -50,7 +50,11 @@ def run(ctx: JobContext) -> dict[str, Any]:
     """Runner of ``memory_synthesis``. Config: vault, and optionally stages, conversations, pages."""
     vault = _vault(ctx)
     model = vault.model or _current_model()
-    return synthesize(ctx, vault, RowCompletions(ctx, model, vault.project))
+    result = synthesize(ctx, vault, RowCompletions(ctx, model, vault.project))
+    told = StageReport("embed")
+    ctx.stage("embed", 0.98, "making pages findable by meaning")
+    meaning.embed_new(ctx, vault, told)
+    return {**result, "embedding": told.as_json()}
 
 
 def synthesize(ctx: JobContext, vault: Vault, completions: Completions) -> dict[str, Any]:

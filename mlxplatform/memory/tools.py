@@ -52,7 +52,7 @@ def _read(vault: Vault, name: str, force: bool = False) -> dict[str, Any]:
 
 
 def _search(vault: Vault, query: str) -> dict[str, Any]:
-    return {"hits": reading.search(vault, query, "articles", SEARCH_HITS)}
+    return {"hits": reading.search(vault, query, "articles", SEARCH_HITS, "both")}
 
 
 def _reference_search(vault: Vault, query: str) -> dict[str, Any]:

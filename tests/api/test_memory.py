@@ -131,6 +131,7 @@ async def test_a_get_only_previews(async_client, reviewed):
         ("get", "search?q=x&limit=0", None, 400, "limit"),
         ("get", "search?q=x&limit=201", None, 400, "limit"),
         ("get", "search?q=x&scope=disk", None, 400, "scope"),
+        ("get", "search?q=x&mode=magic", None, 400, "mode"),
         ("get", "article?name=../../etc/passwd", None, 400, "name"),
         ("get", "article?name=%00", None, 400, "name"),
         ("get", "article?name=nothing", None, 404, "name"),

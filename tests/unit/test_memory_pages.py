@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxplatform.memory.wiki import edits, gate, linking, page, wording
+from mlxplatform.memory import meaning
+from mlxplatform.memory.index import Hit
+from mlxplatform.memory.wiki import edits, gate, linking, page, signals, wording
 from mlxplatform.memory.wiki.edits import (
     AddSentences,
     CreatePage,
@@ -324,3 +326,21 @@ def test_ordinary_sentences_pass():
         "The build uses a shell script.",
     ):
         assert wording.sentence(text)
+
+
+def test_signals_name_pages_to_split_to_merge_and_without_a_thread():
+    long = " ".join(f"word{n}" for n in range(130))
+    pages = {
+        "Big": f"# Big\n\nLead.\n\n## All\n\n{long}.\n\n## Little\n\nShort one.\n",
+        "One": "# One\n\nThe kettle whistles loudly at breakfast time.\n",
+        "Twin": "# Twin\n\nThe kettle whistles loudly at breakfast.\n",
+        "Loose": "# Loose\n\n" + " ".join(f"Subject{n} verb{n} object{n}." for n in range(8)) + "\n",
+    }
+    found = {(signal.kind, signal.stem) for signal in signals.signals(pages)}
+    assert found == {("split", "Big"), ("merge", "One"), ("cohesion", "Loose")}
+
+
+def test_rankings_are_fused():
+    by_words = [Hit("articles", "A", "A", "", "", 9.0), Hit("articles", "B", "B", "", "", 8.0)]
+    by_meaning = [Hit("articles", "B", "B", "", "", 0.9), Hit("articles", "C", "C", "", "", 0.8)]
+    assert [hit.stem for hit in meaning.fused(by_words, by_meaning, 10)] == ["B", "A", "C"]

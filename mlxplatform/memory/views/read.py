@@ -65,7 +65,11 @@ def _folder(request: HttpRequest) -> str:
 @reads
 def search(request: HttpRequest, vault: Vault) -> dict[str, Any]:
     limit = number(request, "limit", reading.SEARCH_LIMIT, reading.SEARCH_MAX)
-    return {"hits": reading.search(vault, needed(request, "q"), request.GET.get("scope", "all"), limit)}
+    return {
+        "hits": reading.search(
+            vault, needed(request, "q"), request.GET.get("scope", "all"), limit, request.GET.get("mode", "words")
+        )
+    }
 
 
 @reads

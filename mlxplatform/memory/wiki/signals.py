@@ -18,6 +18,8 @@ SPLIT_WORDS = 120
 MERGE_LIKENESS = 0.5
 #: A page whose sentences share less than this on average holds no thread.
 LEAST_COHESION = 0.4
+#: A word that at most so many pages use is rare.
+RARE_PAGES = 20
 #: Sentences that make a mean worth reporting.
 COHESION_SENTENCES = 6
 
@@ -64,10 +66,21 @@ def signals(pages: Mapping[str, str]) -> list[Signal]:
             found.append(
                 Signal("cohesion", stem, f"Its sentences share {thread:.0%} of their words; the page may cover several subjects.")
             )
-    contents = {stem: wording.content(prose(text)) for stem, text in sorted(pages.items())}
-    for (one, first), (other, second) in combinations(contents.items(), 2):
-        if first and second and len(first & second) / len(first | second) >= MERGE_LIKENESS:
-            found.append(
-                Signal("merge", one, f"It and {other.replace('_', ' ')} say much the same; they may want to be one page.")
-            )
+    for one, other in alike(pages):
+        found.append(Signal("merge", one, f"It and {other.replace('_', ' ')} say much the same; they may want to be one page."))
     return found
+
+
+def alike(pages: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Pairs of pages whose words are much the same. Only pages that share a rare word are compared."""
+    contents = {stem: wording.content(prose(text)) for stem, text in sorted(pages.items())}
+    using: dict[str, list[str]] = {}
+    for stem, words in contents.items():
+        for word in words:
+            using.setdefault(word, []).append(stem)
+    pairs = {pair for stems in using.values() if 2 <= len(stems) <= RARE_PAGES for pair in combinations(stems, 2)}
+    return [
+        (one, other)
+        for one, other in sorted(pairs)
+        if len(contents[one] & contents[other]) / len(contents[one] | contents[other]) >= MERGE_LIKENESS
+    ]
