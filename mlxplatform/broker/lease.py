@@ -167,9 +167,12 @@ class Lease:
     def acquire(self, timeout: float | None = None, cancelled: Callable[[], bool] = lambda: False) -> bool:
         """Wait for the lease; False when ``timeout`` seconds passed or ``cancelled()`` became true.
 
+        After a timeout the place in the queue is kept for the TTL, so that who asks again goes on waiting where it
+        was; who does not want it any more calls :meth:`release`. After a cancel it is given up at once.
+
         Raises:
             LeaseTooLarge: it can never fit.
-            redis.ConnectionError: the broker is down (the place in the queue is kept for the TTL).
+            redis.ConnectionError: the broker is down (the place is kept for the TTL).
         """
         end = None if timeout is None else time.monotonic() + timeout
         self._lost = False
@@ -182,8 +185,10 @@ class Lease:
                 self._hold(int(fence), bool(wanted), asked)
                 return True
             left = None if end is None else end - time.monotonic()
-            if cancelled() or (left is not None and left <= 0):
+            if cancelled():
                 self._ask("release")
+                return False
+            if left is not None and left <= 0:
                 return False
             # Woken by the grant; at the latest in time to show life and to look at ``cancelled``.
             nap = min(RENEW, self._ttl / 3, left if left is not None else RENEW)

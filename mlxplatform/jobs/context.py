@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.moves import Holder, NewEvent
+from mlxplatform.jobs.plain import plain
 
 #: Longest text of one log line kept, in characters; the rest says how much was cut.
 LOG_LINE_LIMIT = 8_000
@@ -145,9 +146,10 @@ class JobContext:
             self._row = {**row, **self._row}
 
     def _add(self, type_: str, payload: dict[str, Any], row: dict[str, Any] | None = None) -> None:
+        payload, row = plain(payload), plain(row or {})
         with self._lock:
             while len(self._events) >= BUFFER_LIMIT and self._stop is None:
                 if not self._room.wait(timeout=1.0):
                     break
             self._events.append(NewEvent(type_, payload, timezone.now()))
-            self._row.update(row or {})
+            self._row.update(row)

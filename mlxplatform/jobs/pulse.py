@@ -21,7 +21,7 @@ from django.utils import timezone
 from mlxplatform.jobs import moves
 from mlxplatform.jobs.context import JobCancelled, JobContext, JobPaused, JobReleased, OwnershipLost
 from mlxplatform.jobs.models import Job, Worker
-from mlxplatform.jobs.states import CANCELLING, LIVE
+from mlxplatform.jobs.states import CANCELLED, CANCELLING, LIVE, ZOMBIE
 
 log = structlog.get_logger(__name__)
 
@@ -29,6 +29,8 @@ log = structlog.get_logger(__name__)
 INTERVAL = 0.5
 #: Ticks between heartbeats, i.e. one every 2 s: a tenth of the time after which a silent owner is dead.
 TICKS_PER_BEAT = 4
+#: Beats during which a job may be ours in SQL but not in memory: it is just being claimed, or being ended.
+STRAY_BEATS = 45
 
 
 def machine() -> str:
@@ -48,6 +50,7 @@ class Pulse(threading.Thread):
         self._lock = threading.Lock()
         self._end = threading.Event()
         self._draining = False
+        self._strays: dict[tuple[str, int], int] = {}
 
     def register(self) -> None:
         """Make this worker visible. Called before the first claim."""
@@ -92,20 +95,37 @@ class Pulse(threading.Thread):
         connection.close()
 
     def tick(self, *, beat: bool) -> None:
-        """One round: events out, wishes in, and every now and then the beat."""
+        """One round: every now and then the beat, then events out and wishes in."""
         with self._lock:
             running = list(self._running.values())
+        if beat:
+            self._beat([context.job_id for context in running])
         for context in running:
             self._flush(context)
         if running:
             self._hear(running)
-        if beat:
-            now = timezone.now()
-            known = Worker.objects.filter(pk=self.worker_id).update(beats=F("beats") + 1, heartbeat_at=now)
-            if not known and not self._end.is_set():
-                self.register()  # swept as dead while asleep; its jobs are lost, but it may take new ones
-            if running:
-                Job.objects.filter(owner=self.worker_id, state__in=LIVE).update(heartbeat_at=now)
+
+    def _beat(self, running: list[str]) -> None:
+        now = timezone.now()
+        known = Worker.objects.filter(pk=self.worker_id).update(beats=F("beats") + 1, heartbeat_at=now)
+        if not known and not self._end.is_set():
+            self.register()  # swept as dead while asleep; its jobs are lost, but it may take new ones
+        owned = Job.objects.filter(owner=self.worker_id, state__in=LIVE)
+        if running:
+            owned.filter(pk__in=running).update(heartbeat_at=now)
+        self._drop_strays(set(owned.values_list("id", "fence")), set(running))
+
+    def _drop_strays(self, owned: set[tuple[str, int]], running: set[str]) -> None:
+        """Give up jobs that are ours in SQL but that no thread of ours runs: their end could not be written."""
+        strays = {(job_id, fence) for job_id, fence in owned if job_id not in running}
+        self._strays = {stray: self._strays.get(stray, 0) + 1 for stray in strays}
+        for (job_id, fence), beats in self._strays.items():
+            if beats >= STRAY_BEATS:
+                log.error("job_stray", job=job_id, fence=fence)
+                try:
+                    moves.move(job_id, ZOMBIE, holder=moves.Holder(self.worker_id, fence), by="worker", fence=fence + 1, owner="")
+                except moves.MoveRefused:
+                    moves.move(job_id, CANCELLED, holder=moves.Holder(self.worker_id, fence), by="worker")
 
     def _flush(self, context: JobContext) -> None:
         events, row = context.take()
@@ -115,9 +135,11 @@ class Pulse(threading.Thread):
             moves.append(context.job_id, context.holder, events, **row)
         except moves.MoveRefused:
             context.stop(OwnershipLost)
-        except DatabaseError:
+        except DatabaseError as error:
+            # One job's trouble must not keep the others from being heard, nor the worker from beating.
+            log.warning("job_events_delayed", job=context.job_id, events=len(events), error=type(error).__name__)
             context.give_back(events, row)
-            raise
+            connection.close()
 
     def _hear(self, running: list[JobContext]) -> None:
         rows = {

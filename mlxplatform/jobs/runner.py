@@ -18,6 +18,7 @@ from django.utils import timezone
 from mlxplatform.jobs import kinds, moves, service, wake
 from mlxplatform.jobs.context import JobCancelled, JobContext, JobFailed, JobPaused, JobReleased, OwnershipLost
 from mlxplatform.jobs.models import Job
+from mlxplatform.jobs.plain import plain, text
 from mlxplatform.jobs.pulse import Pulse
 from mlxplatform.jobs.states import CANCELLED, CANCELLING, DONE, FAILED, PAUSED, QUEUED
 
@@ -63,14 +64,14 @@ def _attempt(job: Job, context: JobContext) -> Callable[[], Job] | None:
         return _end(context, QUEUED, message="the worker is restarting", attempts=max(job.attempts - 1, 0))
     except JobFailed as failure:
         if failure.retry and job.attempts < job.max_attempts:
-            return _retry_later(job, context, failure.message)
-        return _end(context, FAILED, error=failure.message, error_code=failure.code)
+            return _retry_later(job, context, text(failure.message))
+        return _end(context, FAILED, error=text(failure.message), error_code=failure.code[:64])
     except Exception as error:
         log.exception("job_crashed", kind=job.kind, attempt=job.attempts)
         if job.attempts < job.max_attempts:
             return _retry_later(job, context, "internal error")
         return _end(context, FAILED, error=_public(error), error_code="internal_error")
-    return _end(context, DONE, result=result, message="")
+    return _end(context, DONE, result=plain(result), message="")
 
 
 def _public(error: Exception) -> str:

@@ -18,7 +18,7 @@ from mlxplatform.broker.dramatiq_broker import DRAMATIQ_NAMESPACE
 from mlxplatform.jobs import kinds, moves, service, wake
 from mlxplatform.jobs.models import Job, Worker
 from mlxplatform.jobs.pulse import machine
-from mlxplatform.jobs.states import CANCELLED, CANCELLING, FAILED, LIVE, QUEUED, TERMINAL, WAITING, ZOMBIE
+from mlxplatform.jobs.states import CANCELLED, CANCELLING, FAILED, LIVE, PAUSED, QUEUED, RUNNING, TERMINAL, WAITING, ZOMBIE
 
 log = structlog.get_logger(__name__)
 
@@ -108,7 +108,8 @@ class Sweeper:
 
     def fail_late(self) -> None:
         """Jobs past their deadline that are not running; the running ones are cancelled."""
-        late = Job.objects.filter(deadline_at__lt=timezone.now()).exclude(state__in=[*TERMINAL, CANCELLING, ZOMBIE])
+        # Named states, not "all but the ended": only so does the index keep a hundred thousand ended jobs out.
+        late = Job.objects.filter(state__in=[QUEUED, WAITING, RUNNING, PAUSED], deadline_at__lt=timezone.now())
         for job in late:
             try:
                 if job.owner:

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 import redis
+from django.db import OperationalError
 from django.utils import timezone
 
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs import moves, service
 from mlxplatform.jobs.context import BUFFER_LIMIT, JobCancelled, JobContext, OwnershipLost
 from mlxplatform.jobs.models import Job, QueuePause, Worker
-from mlxplatform.jobs.pulse import Pulse
+from mlxplatform.jobs.pulse import STRAY_BEATS, Pulse
 from mlxplatform.jobs.runner import run_next
 from mlxplatform.jobs.sweep import OWNER_TTL, Sweeper
 from tests.fixtures import job_kinds
@@ -181,6 +182,44 @@ def test_a_holder_that_lost_its_job_stops_and_writes_nothing(pulse: Pulse) -> No
     thread.join()
     assert state_of(job) == "queued"
     assert "cancelled" not in job.events.values_list("type", flat=True)
+
+
+def test_values_json_cannot_say_do_not_keep_a_job_from_ending(pulse: Pulse) -> None:
+    job = service.submit("test.babbles", {})
+    run_next(pulse)
+    assert state_of(job) == "done"
+    assert job.result["loss"] is None
+    metric, line = (job.events.get(type=kind).payload for kind in ("metric", "log"))
+    assert (metric["loss"], metric["best"]) == (None, None)
+    assert line["line"] == "nul \ufffd and half ? a pair"
+
+
+def test_a_job_whose_end_could_not_be_written_is_given_up(pulse: Pulse) -> None:
+    job, cancelled = service.submit("test.forever", {"a": 1}), service.submit("test.forever", {"a": 2})
+    for _ in range(2):
+        moves.claim("cpu", pulse.worker_id)
+    service.cancel(cancelled.id)
+    for _ in range(STRAY_BEATS - 1):
+        pulse.tick(beat=True)
+    assert (state_of(job), state_of(cancelled)) == ("running", "cancelling")
+    pulse.tick(beat=True)
+    assert (state_of(job), state_of(cancelled)) == ("zombie", "cancelled")
+    Sweeper().sweep()
+    assert state_of(job) == "queued"
+
+
+def test_one_jobs_unwritable_events_do_not_stop_the_beat(pulse: Pulse, monkeypatch: pytest.MonkeyPatch) -> None:
+    def locked(*_: object, **__: object) -> None:
+        raise OperationalError("database is locked")
+
+    context = JobContext(Job(id="job_x", owner=pulse.worker_id, fence=1))
+    pulse.add(context)
+    context.log("kept")
+    with monkeypatch.context() as patch:
+        patch.setattr(moves, "append", locked)
+        pulse.tick(beat=True)
+    assert Worker.objects.get(pk=pulse.worker_id).beats == 1
+    assert [event.payload["line"] for event in context.take()[0]] == ["kept"]
 
 
 class Clock:

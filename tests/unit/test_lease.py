@@ -218,6 +218,7 @@ def test_a_wiped_broker_gives_the_lease_back_to_its_holder(broker: redis.Redis) 
     assert not other.acquire(timeout=0.05), "nobody new is let in before holders had their chance"
     wait_for(lambda: is_current(broker, HOST, fence), "the holder to come back")
     assert holder.held
+    other.release()
     holder.release()
     after = make(broker)
     after.acquire()
@@ -272,6 +273,18 @@ def test_history_tells_who_had_it(broker: redis.Redis) -> None:
         pass
     happenings = [(one["what"], one["job"], one["reason"]) for one in look(broker, HOST)["history"]]
     assert happenings == [("released", "job_1", "quantize"), ("granted", "job_1", "quantize")]
+
+
+def test_a_place_in_the_queue_outlives_a_timeout(broker: redis.Redis) -> None:
+    holder, first, second = (make(broker, mode="exclusive") for _ in range(3))
+    holder.acquire()
+    for waiter in (first, second, first, second, first):
+        assert not waiter.acquire(timeout=0)
+    assert [one["token"] for one in look(broker, HOST)["waiters"]] == [first.token, second.token]
+    first.release()
+    holder.release()
+    second.acquire()
+    second.release()
 
 
 def test_cancelling_a_wait_leaves_the_queue(broker: redis.Redis) -> None:

@@ -154,6 +154,8 @@ class Run:
     def _acquire(self) -> None:
         said = False
         while True:
+            if self.ctx.cancelled:
+                self.lease.release()  # a place in the queue that nobody comes back to would hold up the others
             self.ctx.check()
             try:
                 if self.lease.acquire(timeout=LOOK if not said else 1.0, cancelled=lambda: self.ctx.cancelled):
