@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxplatform.inference.contract import Event, Failed, Finished, InferenceRequest, TokenLogprob, Usage
+from workers.engine.detokenize import token_bytes
 from workers.engine.protocol import Start, Token
 from workers.engine.text import TextLayer
 from workers.prepare.protocol import Prepared
@@ -107,4 +108,5 @@ class Entry:
         return TokenLogprob(token.id, self._text_of(token.id), max(token.logprob, LOGPROB_FLOOR), top)
 
     def _text_of(self, token: int) -> str:
-        return str(self.tokenizer.decode([token], skip_special_tokens=False))
+        # Not the library's decode: it drops the space in front of a word that stands alone.
+        return token_bytes(self.tokenizer).text(token)
