@@ -16,6 +16,7 @@ urlpatterns = [
     path("console/jobs/action", jobs.job_action, name="job-action"),
     path("console/jobs/<str:job_id>", jobs.job_detail, name="job"),
     path("console/datasets", datasets.dataset_list, name="datasets"),
+    path("console/datasets/previews/<str:job_id>", datasets.dataset_preview, name="dataset-preview"),
     path("console/datasets/new", datasets.dataset_new, name="dataset-new"),
     path("console/datasets/<str:dataset_id>", datasets.dataset_detail, name="dataset"),
     path("console/batches", files.batch_list, name="batches"),

@@ -7,13 +7,13 @@ beside the files, one offset for every block of rows.
 from __future__ import annotations
 
 import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, overload
 
 import msgspec
 
-from mlxplatform.datasets import publish
+from mlxplatform.datasets import publish, rowtext
 from mlxplatform.datasets.models import DatasetRow, DatasetVersion
 
 #: Files with rows, in the order in which their rows count.
@@ -68,6 +68,31 @@ def window(version: DatasetVersion, start: int, count: int, split: str = "") -> 
                     found.append((before + place, name.removesuffix(".jsonl"), _decode(line)))
         before += rows
     return found
+
+
+class FileRows(Sequence[DatasetRow]):
+    """The rows of an imported version as unsaved row objects, read page by page."""
+
+    def __init__(self, version: DatasetVersion) -> None:
+        self._version = version
+
+    def __len__(self) -> int:
+        return sum(self._version.files[name]["rows"] for name in split_files(self._version))
+
+    @overload
+    def __getitem__(self, place: int) -> DatasetRow: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[DatasetRow]: ...
+
+    def __getitem__(self, place: int | slice) -> DatasetRow | list[DatasetRow]:
+        if isinstance(place, int):
+            return self[place : place + 1][0]
+        first, last, _ = place.indices(len(self))
+        return [
+            DatasetRow(ordinal=number, state=DatasetRow.State.ACCEPTED, split=split, content=row, chars=rowtext.length(row))
+            for number, split, row in window(self._version, first, last - first)
+        ]
 
 
 def _from(file: BinaryIO, offsets: array.array[int], first: int) -> Iterator[tuple[int, bytes]]:

@@ -225,6 +225,21 @@ def submit_preview(order: Order, rows: int, *, project: str, created_by: str = "
     return job
 
 
+def of_preview(version: DatasetVersion) -> Order:
+    """The full run of what a preview tried, using its finished calls."""
+    options = run_options.stored(version.options)
+    return Order(
+        template=find_template(version.dataset.template),
+        inputs=version.inputs,
+        options=msgspec.structs.replace(options, limit=None, rows=version.options.get("target"), ancestors=[version.job]),
+        name=version.dataset.name,
+        description="",
+        tags=[],
+        base=None,
+        forecast=version.report.get("forecast"),
+    )
+
+
 def sweep_previews() -> int:
     """Remove previews of yesterday with their rows."""
     old = Dataset.objects.filter(preview=True, created_at__lt=timezone.now() - PREVIEW_LIFETIME)

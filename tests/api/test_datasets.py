@@ -592,3 +592,26 @@ def test_a_preview_without_a_model(client: Client) -> None:
     job = Job.objects.get(pk=answer.json()["job_id"])
     assert len(job.result["rows"]) == 3 and job.result["forecast"]["rows"]["expected"] == 30
     assert post(client, "/api/dataset/preview", {"template": "sft_qa_pairs", "preview_rows": 0}).json()["field"] == "preview_rows"
+
+
+def test_the_wizard_previews_and_then_runs_the_whole(admin_client: Client, runtime: ScriptedRuntime) -> None:
+    runtime.say = lambda request: "<b>bold</b> answer"
+    form = {"questions": "one\ntwo\nthree", "category": "", "run_seed": "3", "run": "preview"}
+    answer = admin_client.post("/console/datasets/new?template=cot_synthesis", form)
+    assert answer.status_code == 302
+    run_jobs()
+    page = admin_client.get(answer["Location"]).content.decode()
+    assert "Run all of it" in page and "&lt;b&gt;bold&lt;/b&gt; answer" in page and "<b>bold" not in page
+    asked = sum(runtime.started.values())
+    made = admin_client.post(answer["Location"])
+    run_jobs()
+    assert sum(runtime.started.values()) == asked
+    [dataset] = Dataset.objects.filter(preview=False)
+    assert dataset.id in made["Location"] and dataset.versions.get().state == "ready"
+    assert dataset.name in admin_client.get("/console/datasets").content.decode()
+
+
+def test_imported_rows_are_shown_page_by_page(admin_client: Client, upload: Upload) -> None:
+    _, version = upload(as_lines(*[{"text": f"row <{n}>"} for n in range(120)]))
+    page = admin_client.get(f"/console/datasets/{version.dataset_id}?page=2").content.decode()
+    assert "row &lt;50&gt;" in page and "row &lt;99&gt;" in page and "row &lt;100&gt;" not in page

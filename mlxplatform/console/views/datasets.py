@@ -12,12 +12,14 @@ from django.shortcuts import redirect, render
 
 from mlxplatform.accounts.scopes import READ, WRITE
 from mlxplatform.console.page import page
+from mlxplatform.datasets import rowsource
 from mlxplatform.datasets import submit as orders
 from mlxplatform.datasets.models import Dataset, DatasetRow, DatasetVersion
 from mlxplatform.datasets.queries import latest_of
 from mlxplatform.datasets.templates.registry import TEMPLATES
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs.models import Job
+from mlxplatform.jobs.states import TERMINAL
 from mlxplatform.library import local_models
 
 _PAGE = 50
@@ -29,7 +31,7 @@ _NUMBERS = ("rows", "seed")
 
 @page(READ)
 def dataset_list(request: HttpRequest) -> HttpResponse:
-    listing = Paginator(Dataset.objects.filter(archived_at=None), _PAGE).get_page(request.GET.get("page"))
+    listing = Paginator(Dataset.objects.filter(archived_at=None, preview=False), _PAGE).get_page(request.GET.get("page"))
     datasets = list(listing)
     latest = latest_of(datasets)
     rows = [{"dataset": dataset, "latest": latest.get(dataset.id)} for dataset in datasets]
@@ -43,7 +45,9 @@ def dataset_detail(request: HttpRequest, dataset_id: str) -> HttpResponse:
         raise Http404
     version = _chosen_version(dataset, request.GET.get("version", ""))
     chosen = {name: request.GET.get(name, "") for name in ("state", "reason")}
-    rows = version.rows.filter(**{name: value for name, value in chosen.items() if value}).order_by("ordinal")
+    rows: Any = version.rows.filter(**{name: value for name, value in chosen.items() if value}).order_by("ordinal")
+    if rowsource.in_files(version):
+        rows = rowsource.FileRows(version)
     listing = Paginator(rows, _PAGE).get_page(request.GET.get("page"))
     context = {
         "title": dataset.name,
@@ -71,8 +75,13 @@ def dataset_new(request: HttpRequest) -> HttpResponse:
     error: Refusal | None = None
     if request.method == "POST":
         body = _order(request, template.id, [field.name for field in template.fields])
+        by = request.user.get_username()
         try:
-            _, version = orders.submit(orders.check(body, "default"), project="default", created_by=request.user.get_username())
+            order = orders.check(body, "default")
+            if request.POST.get("run") == "preview":
+                job = orders.submit_preview(order, orders.PREVIEW_ROWS, project="default", created_by=by)
+                return redirect("console:dataset-preview", job.id)
+            _, version = orders.submit(order, project="default", created_by=by)
         except Refusal as refusal:
             error = refusal
         else:
@@ -90,6 +99,34 @@ def dataset_new(request: HttpRequest) -> HttpResponse:
         "given": request.POST,
     }
     return render(request, "console/dataset_new.html", context, status=400 if error else 200)
+
+
+@page(WRITE)
+def dataset_preview(request: HttpRequest, job_id: str) -> HttpResponse:
+    """A trial's rows with every prompt and answer, the forecast, and the button that runs it all."""
+    version = DatasetVersion.objects.filter(job=job_id, dataset__preview=True).select_related("dataset").first()
+    job = Job.objects.filter(pk=job_id).first()
+    if version is None or job is None:
+        raise Http404
+    if request.method == "POST":
+        _, full = orders.submit(orders.of_preview(version), project="default", created_by=request.user.get_username())
+        return redirect("console:dataset", full.dataset_id)
+    shown = job.result or {}
+    context = {
+        "title": f"Preview: {version.dataset.name}",
+        "job": job,
+        "ended": job.state in TERMINAL,
+        "forecast": shown.get("forecast"),
+        "rows": [
+            {
+                "row": row,
+                "text": json.dumps(row["content"], indent=1, ensure_ascii=False) if row["content"] else row["detail"],
+                "calls": [call for call in shown.get("calls", ()) if call["source"] == row["source"]],
+            }
+            for row in shown.get("rows", ())
+        ],
+    }
+    return render(request, "console/dataset_preview.html", context)
 
 
 def _order(request: HttpRequest, template: str, names: list[str]) -> dict[str, Any]:
