@@ -38,3 +38,10 @@ class UnexpectedOnly(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.exc_info is not None
+
+
+class SeveralWorkers(logging.Filter):
+    """The gpu process runs one Dramatiq worker per class of work on one broker; that warning is no news."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "middleware of the same type twice" not in record.getMessage()

@@ -163,7 +163,10 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"()": "mlxplatform.logs.formatter"}},
-    "filters": {"unexpected_only": {"()": "mlxplatform.logs.UnexpectedOnly"}},
+    "filters": {
+        "unexpected_only": {"()": "mlxplatform.logs.UnexpectedOnly"},
+        "several_workers": {"()": "mlxplatform.logs.SeveralWorkers"},
+    },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": ENV.log_level.upper()},
     "loggers": {
@@ -172,5 +175,6 @@ LOGGING = {
         "asyncio": {"level": "WARNING"},
         "httpx": {"level": "WARNING"},
         "dramatiq": {"level": "WARNING"},
+        "dramatiq.broker.WakeBroker": {"filters": ["several_workers"]},
     },
 }
