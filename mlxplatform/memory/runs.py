@@ -72,20 +72,21 @@ def synthesize(ctx: JobContext, vault: Vault, completions: Completions) -> dict[
     with lock:
         row, _ = Run.objects.get_or_create(job=ctx.job_id, vault=vault)
         report = Report()
+        state = "failed"
         try:
             _synthesize(ctx, vault, wiki, row, completions, report)
+            state = "done"
         except JobStopped:
-            _end(row, report, "stopped")
+            state = "stopped"
             raise
         except GitFailed as error:
             report.notes.append(f"{error.message}; what was written is kept and will be committed by the next run")
-            _end(row, report, "failed")
             raise JobFailed(error.code, report.notes[-1]) from None
         except JobFailed as failure:
             report.notes.append(failure.message)
-            _end(row, report, "failed")
             raise
-        _end(row, report, "done")
+        finally:
+            _end(row, report, state)
     return {"run": row.id, **report.as_json()}
 
 

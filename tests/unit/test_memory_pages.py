@@ -344,3 +344,24 @@ def test_rankings_are_fused():
     by_words = [Hit("articles", "A", "A", "", "", 9.0), Hit("articles", "B", "B", "", "", 8.0)]
     by_meaning = [Hit("articles", "B", "B", "", "", 0.9), Hit("articles", "C", "C", "", "", 0.8)]
     assert [hit.stem for hit in meaning.fused(by_words, by_meaning, 10)] == ["B", "A", "C"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    PAGES,
+    st.lists(
+        st.tuples(st.sampled_from(["Notes on it", "Fresh", page.LEAD]), st.sampled_from("dc"), st.integers(1, 3)), max_size=6
+    ),
+)
+def test_adding_to_any_page_keeps_every_source_and_every_sentence(text, additions):
+    text = normalize(text, "Some_Title", STEMS).text
+    hashes = page.cited_hashes(text)
+    for place, (anchor, digit, turn) in enumerate(additions):
+        new = Sentence(f"Addition number {place} about it.", [source(digit * 8, turn, turn)])
+        after = edits.apply(text, "Some_Title", AddSentences(anchor, [new], new_section=True), STEMS)
+        assert [
+            reason for reason in gate.reasons_against(text, after) if "lost" in reason or "words" in reason or "defin" in reason
+        ] == []
+        assert f"Addition number {place} about it." in after
+        text = after
+    assert hashes <= page.cited_hashes(text)
