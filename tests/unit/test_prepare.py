@@ -229,6 +229,20 @@ def test_the_boundary_is_a_prefix_of_the_next_turn(preparation, tiny_model_dir):
     assert len(first.prompt_ids) - first.boundary < 8
 
 
+def test_the_boundary_leaves_out_what_the_next_turn_drops(tiny_model_dir, tmp_path):
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+        "{% if m.role == 'assistant' and loop.last %}<think>\n\n</think>\n\n{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n\n</think>\n\n{% endif %}"
+    )
+    where = str(variant(tiny_model_dir, tmp_path / "m", template=template))
+    preparation = Preparation()
+    first = preparation.prepare(user("Why?"), where)
+    second = preparation.prepare(chat(Message("user", "Why?"), Message("assistant", "So."), Message("user", "Oh.")), where)
+    shared = next(i for i, (a, b) in enumerate(zip(first.prompt_ids, second.prompt_ids, strict=False)) if a != b)
+    assert first.boundary == shared < len(first.prompt_ids)
+
+
 def test_too_long_a_prompt_is_refused_with_both_numbers(preparation, tiny_model_dir):
     refusal = refused(lambda: preparation.prepare(user("word " * 3000), str(tiny_model_dir)))
     assert (refusal.status, refusal.code) == (400, "context_length_exceeded")

@@ -31,7 +31,7 @@ LONGEST_PRIMER = 64
 #: Begins the message of a harmony answer that the user sees.
 _FINAL_HEADER = "<|channel|>final<|message|>"
 
-#: Reply the boundary probe appends; it only has to begin unlike any primer.
+#: What the boundary probe lets both sides say; it only has to begin unlike any primer.
 _DUMMY_REPLY = "."
 
 
@@ -242,7 +242,7 @@ class Preparation:
     def _boundary(self, request: InferenceRequest, loaded: _Loaded, rendered: _Rendered, ids: list[int]) -> int | None:
         """Length of the prefix that the conversation's next turn will share with this prompt.
 
-        Found by rendering the conversation with a dummy reply; how many tokens the primer takes is
+        Found by rendering the conversation with a dummy reply and a next turn; how many tokens the primer takes is
         remembered per template mode. Best effort: a wrong answer costs speed, never correctness.
         """
         mode = (
@@ -260,10 +260,11 @@ class Preparation:
 
     @staticmethod
     def _primer(loaded: _Loaded, rendered: _Rendered, ids: list[int]) -> int | None:
-        reply = {"role": "assistant", "content": _DUMMY_REPLY}
+        # The user's next turn belongs to it: templates drop reasoning, and its marks, from all turns but the last.
+        after = [{"role": "assistant", "content": _DUMMY_REPLY}, {"role": "user", "content": _DUMMY_REPLY}]
         try:
             text = render(
-                rendered.source, {**rendered.variables, "messages": [*rendered.turns, reply], "add_generation_prompt": False}
+                rendered.source, {**rendered.variables, "messages": [*rendered.turns, *after], "add_generation_prompt": False}
             )
         except Refusal:
             return None
