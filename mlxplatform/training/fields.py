@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from mlxplatform.inference.contract import Refusal
 
-Kind = Literal["int", "float", "bool", "text", "names", "object"]
+Kind = Literal["int", "float", "bool", "text", "names", "numbers", "object"]
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,16 @@ def _names(field: Field, raw: Any, where: str) -> list[str]:
     return list(dict.fromkeys(raw))
 
 
+def _numbers(field: Field, raw: Any, where: str) -> list[int]:
+    if not isinstance(raw, list) or not raw or not all(isinstance(item, int) and not isinstance(item, bool) for item in raw):
+        raise invalid(where, f"{where} must be a list of whole numbers.")
+    return sorted(set(raw))
+
+
 def _object(field: Field, raw: Any, where: str) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise invalid(where, f"{where} must be an object.")
     return raw
 
 
-_CHECKS = {"int": _whole, "float": _number, "bool": _flag, "text": _text, "names": _names, "object": _object}
+_CHECKS = {"int": _whole, "float": _number, "bool": _flag, "text": _text, "names": _names, "numbers": _numbers, "object": _object}

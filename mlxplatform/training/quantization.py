@@ -45,6 +45,8 @@ FIELDS = (
     Field("bits", "int", doc="Bits per weight; the mode's default when absent"),
     Field("group_size", "int", doc="Weights that share a scale; the mode's default when absent"),
     Field("recipe", "text", choices=tuple(RECIPES), doc="More bits for sensitive layers by a fixed pattern; affine only"),
+    Field("target_bpw", "float", low=2, high=9, doc="Mixed precision by measured sensitivity: average bits per weight to reach"),
+    Field("candidate_bits", "numbers", doc="Widths mixed precision chooses from; 4 and 8"),
     Field("dtype", "text", choices=("bfloat16", "float16", "float32"), doc="Of scales and of what stays unpacked; bfloat16"),
     Field("report", "bool", True, doc="Compare the result with the original on held-out text"),
 )
@@ -87,6 +89,8 @@ def _settle_scheme(order: dict[str, Any]) -> None:
         if order["bits"] not in {None, RECIPES[order["recipe"]]}:
             raise invalid("bits", f"bits is decided by the recipe {order['recipe']}; leave it out.")
         order["bits"] = RECIPES[order["recipe"]]
+    if order["target_bpw"] is not None or order["candidate_bits"] is not None:
+        _settle_mixed(order)
     for name, allowed in (("bits", mode.bits), ("group_size", mode.group_sizes)):
         if order[name] is None:
             order[name] = allowed[0]
@@ -94,11 +98,32 @@ def _settle_scheme(order: dict[str, Any]) -> None:
             raise invalid(name, f"{name} must be one of {', '.join(map(str, sorted(allowed)))} for mode {order['mode']}.")
 
 
+def _settle_mixed(order: dict[str, Any]) -> None:
+    if order["target_bpw"] is None:
+        raise invalid("candidate_bits", "candidate_bits goes with target_bpw.")
+    if order["mode"] != "affine":
+        raise invalid("target_bpw", "target_bpw goes with mode affine only.")
+    for name in ("recipe", "bits"):
+        if order[name] is not None:
+            raise invalid(name, f"{name} does not go with target_bpw, which decides the bits of each layer.")
+    widths = sorted(set(order["candidate_bits"] or (4, 8)))
+    if len(widths) < 2 or any(width not in MODES["affine"].bits for width in widths):
+        allowed = ", ".join(map(str, sorted(MODES["affine"].bits)))
+        raise invalid("candidate_bits", f"candidate_bits must be two or more of {allowed}.")
+    overhead = 32 / (order["group_size"] or MODES["affine"].group_sizes[0])
+    if not widths[0] + overhead <= order["target_bpw"] <= widths[-1] + overhead:
+        low, high = widths[0] + overhead, widths[-1] + overhead
+        raise invalid("target_bpw", f"With these widths target_bpw must be a number from {low:g} to {high:g}.")
+    order["candidate_bits"], order["bits"] = widths, widths[0]
+
+
 def default_name(model_id: str, order: dict[str, Any]) -> str:
     """The old name without its precision, and the new precision."""
     stem = model_id
     for suffix in ("-fp32", "-fp16", "-bf16", "-float32", "-bfloat16"):
         stem = stem.removesuffix(suffix)
+    if order["target_bpw"] is not None:
+        return f"{stem}-mixed-{order['target_bpw']:g}bpw"
     if order["recipe"]:
         return f"{stem}-{order['recipe'].replace('_', '-')}"
     if order["mode"] != "affine":

@@ -174,3 +174,47 @@ def test_the_gpu_is_waited_for_and_given_back(worker: Pulse) -> None:
 
     job.refresh_from_db()
     assert job.state == "done", job.error
+
+
+def test_mixed_precision_by_sensitivity_reaches_its_target_and_resumes_its_pass(
+    worker: Pulse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = order(target_bpw=6.5)
+    forward, killed = trainer_child.Run._follow, []
+
+    def kill_in_the_pass(run: trainer_child.Run, child: trainer_child.Child) -> dict[str, Any]:
+        path = settings.HOME / "training" / job.id / "sensitivity.jsonl"
+        if not killed:
+            wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") >= 8)
+            os.kill(child.process.pid, signal.SIGKILL)
+            child.process.wait()
+            killed.append(path.read_bytes().splitlines(keepends=True))
+        return forward(run, child)
+
+    monkeypatch.setattr(trainer_child.Run, "_follow", kill_in_the_pass)
+    run_to_end(worker, job)
+    assert job.state == "queued", job.error
+    type(job).objects.filter(pk=job.id).update(due_at=job.created_at)
+    kept: list[bytes] = []
+
+    def look_before_it_goes(run: trainer_child.Run, child: trainer_child.Child) -> dict[str, Any]:
+        result = forward(run, child)
+        kept.extend((settings.HOME / "training" / job.id / "sensitivity.jsonl").read_bytes().splitlines(keepends=True))
+        return result
+
+    monkeypatch.setattr(trainer_child.Run, "_follow", look_before_it_goes)
+
+    job = run_to_end(worker, job)
+
+    assert job.state == "done", job.error
+    mixed = job.result["mixed"]
+    assert mixed["achieved_bpw"] >= 6.5
+    assert set(mixed["bits"].values()) == {4, 8}
+    assert mixed["calibration_sha256"] != job.result["quality"]["evaluation_sha256"]
+    before = [line for line in killed[0] if line.endswith(b"\n")]
+    assert kept[: len(before)] == before  # not one finished measurement was made again
+    assert len(kept) == 15 * 2
+    model = local_models.find("tiny-mixed-6.5bpw", settings.HOME)
+    assert model is not None and model.quantization is not None
+    assert model.quantization["bits"] == 4 and {8} == {v["bits"] for v in model.quantization.values() if isinstance(v, dict)}
+    assert not (settings.HOME / "training" / job.id).exists()

@@ -38,6 +38,7 @@ def quantize(ctx: JobContext) -> dict[str, Any]:
     needed = quantization.estimate_bytes(model.parameters, order)
     preflight(needed)
     publication.sweep(models)
+    work = paths.training_dir(settings.HOME) / ctx.job_id
     task = {
         **order,
         **machine(),
@@ -46,8 +47,14 @@ def quantize(ctx: JobContext) -> dict[str, Any]:
         "source": str(model.path),
         "source_bytes": model.bytes,
         "models": str(models),
+        "work": str(work),
     }
-    result = Run(ctx, task, needed, f"quantize {model.id}").result()
+    try:
+        result = Run(ctx, task, needed, f"quantize {model.id}").result()
+    except JobCancelled:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    shutil.rmtree(work, ignore_errors=True)
     reports.keep(ctx.job_id, ctx.project, result)
     ctx.artefact("model", id=result["model"])
     return {**result, "url": f"/api/quantize/reports/{ctx.job_id}"}

@@ -18,7 +18,8 @@ from mlx import nn
 from mlx.utils import tree_unflatten
 
 from mlxplatform.library import publication
-from workers.trainer import model_files, quality, report
+from workers.engine import platform
+from workers.trainer import allocation, model_files, quality, report, sensitivity
 from workers.trainer.control import Control
 from workers.trainer.report import Explained
 
@@ -43,7 +44,10 @@ def run(task: dict[str, Any], control: Control) -> dict[str, Any]:
         evaluation.measure_reference(_share(control, "reference", 0.0, _REFERENCE))
     started = time.perf_counter()
     weights_before, count = model_files.tensor_bytes(model), model_files.weight_count(model)
-    kept = quantize_layers(model, config, _choice(task, model), task, _share(control, "quantize", _REFERENCE, _LAYERS))
+    choice, mixed = _choice(task, model), None
+    if task["target_bpw"] is not None:
+        choice, mixed = _by_sensitivity(task, source, control)
+    kept = quantize_layers(model, config, choice, task, _share(control, "quantize", _REFERENCE, _LAYERS))
     config["torch_dtype"] = task["dtype"]
     size = model_files.tensor_bytes(model)
     at = _REFERENCE + _LAYERS
@@ -62,6 +66,7 @@ def run(task: dict[str, Any], control: Control) -> dict[str, Any]:
             "bits_per_weight": round(size * 8 / count, 4),
             "baseline_bits_per_weight": round(weights_before * 8 / count, 4),
             "kept_layers": kept,
+            "mixed": mixed,
             "quantize_s": round(seconds, 3),
             "peak_bytes": mx.get_peak_memory(),
         }
@@ -69,6 +74,7 @@ def run(task: dict[str, Any], control: Control) -> dict[str, Any]:
             at += _WRITE
             report.stage("check", at, "Reading the new model back and comparing.")
             result["quality"] = evaluation.compare(folder, _share(control, "check", at, _CHECK))
+            result["quality"]["calibration_sha256"] = mixed["calibration_sha256"] if mixed else None
         else:
             _read_back(folder)
         control.between_steps()
@@ -161,8 +167,40 @@ def _choice(task: dict[str, Any], model: nn.Module) -> Choice:
     return uniform
 
 
+def _by_sensitivity(task: dict[str, Any], source: Path, control: Control) -> tuple[Choice, dict[str, Any]]:
+    """Measure the layers of a dense copy, and spread the bits; answers the choice and what to report of it."""
+    model, _ = model_files.load(source, dense=True, dtype="float32" if task["device"] == "cpu" else task["dtype"])
+    mx.eval(model.parameters())
+    group, widths = task["group_size"], task["candidate_bits"]
+    layers = [(path, module) for path, module in _layers(model) if module.weight.shape[-1] % group == 0]
+    windows, digest = sensitivity.calibration_windows(source)
+    report.stage("sensitivity", _REFERENCE, f"Measuring {len(layers)} layers.")
+    step = _share(control, "sensitivity", _REFERENCE, 0.0)
+    measured = sensitivity.measure(model, layers, widths, group, windows, Path(task["work"]), step)
+    overhead = 32 / group  # a 16-bit scale and a 16-bit bias for each group
+    bits = allocation.allocate(measured, widths, task["target_bpw"], overhead)
+    counts = {width: sum(1 for chosen in bits.values() if chosen == width) for width in sorted(widths)}
+    task["bits"] = min(bits.values())
+    del model
+    platform.give_memory_back()
+
+    def chosen(path: str, module: nn.Module) -> dict[str, Any] | None:
+        return {"group_size": group, "bits": bits.get(path, task["bits"]), "mode": "affine"}
+
+    return chosen, {
+        "target_bpw": task["target_bpw"],
+        "achieved_bpw": round(allocation.average(bits, measured, overhead), 4),
+        "candidate_bits": sorted(widths),
+        "layers_by_bits": counts,
+        "bits": bits,
+        "calibration_sha256": digest,
+    }
+
+
 def _scheme(task: dict[str, Any]) -> dict[str, Any]:
-    return {name: task[name] for name in ("mode", "bits", "group_size", "recipe", "dtype") if task.get(name) is not None}
+    return {
+        name: task[name] for name in ("mode", "bits", "group_size", "recipe", "target_bpw", "dtype") if task.get(name) is not None
+    }
 
 
 def _share(control: Control, name: str, start: float, share: float) -> Callable[[int, int], None]:

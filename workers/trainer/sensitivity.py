@@ -1,0 +1,107 @@
+"""How much each layer's precision matters, measured one layer at a time on calibration text.
+
+For every layer and candidate width: put the weights as they would be after quantizing in place, read the
+calibration windows, take the mean Kullback-Leibler divergence from the untouched model, put the weights back.
+Each result is a line in a file as soon as it is known, so a pass that dies goes on with the next one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx import nn
+
+from workers.trainer.allocation import Layer
+from workers.trainer.quality import TEXTS
+
+#: Windows of calibration text, and their length in tokens.
+WINDOWS, LENGTH = 2, 128
+FILE = "sensitivity.jsonl"
+
+
+def calibration_windows(source: Path) -> tuple[list[mx.array], str]:
+    """Token windows and the text's hash. The text is not the evaluation's."""
+    from tokenizers import Tokenizer
+
+    text = (TEXTS / "calibration.txt").read_text(encoding="utf-8")
+    ids = Tokenizer.from_file(str(source / "tokenizer.json")).encode(text, add_special_tokens=False).ids
+    chunks = [ids[start : start + LENGTH] for start in range(0, max(len(ids) - LENGTH + 1, 1), LENGTH)]
+    order = np.random.Generator(np.random.PCG64(42)).permutation(len(chunks))[:WINDOWS]
+    return [mx.array(chunks[index])[None] for index in sorted(order.tolist())], hashlib.sha256(text.encode()).hexdigest()
+
+
+def measure(
+    model: nn.Module,
+    layers: Sequence[tuple[str, nn.Module]],
+    widths: Sequence[int],
+    group_size: int,
+    windows: Sequence[mx.array],
+    work: Path,
+    step: Callable[[int, int], None],
+) -> list[Layer]:
+    """Divergence of every layer at every width."""
+    work.mkdir(parents=True, exist_ok=True)
+    known = _known(work / FILE)
+    reference = [_log_probabilities(model, window) for window in windows]
+    measured = []
+    with (work / FILE).open("a") as out:
+        for index, (path, module) in enumerate(layers):
+            step(index, len(layers))
+            divergence = {}
+            for bits in widths:
+                if (path, bits) not in known:
+                    known[path, bits] = _divergence(model, module, bits, group_size, windows, reference)
+                    out.write(json.dumps({"layer": path, "bits": bits, "kl": known[path, bits]}) + "\n")
+                    out.flush()
+                    os.fsync(out.fileno())
+                value = known[path, bits]
+                divergence[bits] = math.nan if value is None else value
+            measured.append(Layer(path, int(module.weight.size), divergence))
+    return measured
+
+
+def _divergence(
+    model: nn.Module, module: nn.Module, bits: int, group_size: int, windows: Sequence[mx.array], reference: Sequence[mx.array]
+) -> float | None:
+    """None when it is not a number."""
+    original = module.weight
+    packed: Any = mx.quantize(original, group_size=group_size, bits=bits)
+    module.weight = mx.dequantize(*packed, group_size=group_size, bits=bits).astype(original.dtype)
+    total = 0.0
+    for window, before in zip(windows, reference, strict=True):
+        after = _log_probabilities(model, window)
+        total += float((mx.exp(before) * (before - after)).sum(-1).mean().item())
+    module.weight = original
+    mean = total / len(windows)
+    return mean if math.isfinite(mean) else None
+
+
+def _log_probabilities(model: nn.Module, window: mx.array) -> mx.array:
+    logits = model(window)[0].astype(mx.float32)
+    logs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    mx.eval(logs)
+    return logs
+
+
+def _known(path: Path) -> dict[tuple[str, int], float | None]:
+    """What an earlier attempt measured; a line cut off by its death is ignored and cut away."""
+    found: dict[tuple[str, int], float | None] = {}
+    if not path.exists():
+        return found
+    whole = 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        if not line.endswith(b"\n"):
+            break
+        entry = json.loads(line)
+        found[entry["layer"], entry["bits"]] = entry["kl"]
+        whole += len(line)
+    os.truncate(path, whole)
+    return found
