@@ -39,14 +39,15 @@ class Answered:
 
 @dataclass(frozen=True)
 class Server:
-    """A running OpenAI-type server."""
+    """A running OpenAI-type server. ``endless`` forbids the tiny model's special tokens, so that it never ends by itself."""
 
     base_url: str
     model: str
+    endless: bool = False
 
     def stream(self, messages: Conversation, tokens: int) -> Answered:
         """Ask greedily and read to the end."""
-        body = {
+        body: dict[str, object] = {
             "model": self.model,
             "messages": messages,
             "max_tokens": tokens,
@@ -54,6 +55,8 @@ class Server:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
+        if self.endless:
+            body["logit_bias"] = {"0": -100, "1": -100, "2": -100}
         began, first, used = time.perf_counter(), 0.0, 0
         with httpx.stream("POST", f"{self.base_url}/v1/chat/completions", json=body, timeout=900) as answer:
             for line in answer.iter_lines():
