@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from mlxplatform.batches.models import Batch
-from mlxplatform.datasets import rowsource
+from mlxplatform.datasets import exchanges, rowsource
 from mlxplatform.datasets.models import DatasetVersion
 from mlxplatform.datasets.templates.base import SourceError
-from mlxplatform.inference.contract import decode_request
+from mlxplatform.files import jsonl
+from mlxplatform.files import service as files
+from mlxplatform.inference.contract import Refusal
 from mlxplatform.memory.models import Conversation
-from mlxplatform.rows.contract import decode_output
-from mlxplatform.rows.models import RowCall
 
 
 def ready_version(reference: str, project: str) -> DatasetVersion:
@@ -36,22 +36,32 @@ def rows_of(reference: str, project: str) -> Iterator[tuple[int, dict[str, Any]]
     yield from enumerate(rowsource.content(version), 1)
 
 
-def batch_exchanges(batch_id: str, project: str) -> Iterator[tuple[str, list[dict[str, Any]], str]]:
-    """(key, messages asked, answer) of the succeeded calls of a finished batch, in the order of its lines."""
-    batch = Batch.objects.filter(pk=batch_id.strip(), project=project, deleted_at=None).first()
-    if batch is None or batch.job_id is None:
+def batch_exchanges(batch_id: str, project: str) -> Iterator[tuple[str, list[dict[str, Any]] | None, str | None]]:
+    """(custom_id, turns asked, answer) of a batch's answered lines, in the order of its input.
+
+    Turns or answer are None where the line holds something else than text, or did not succeed.
+    """
+    found = Batch.objects.select_related("input_file", "output_file").filter(
+        pk=batch_id.strip(), project=project, deleted_at=None
+    )
+    batch = found.first()
+    if batch is None:
         raise SourceError("batch_not_found", f"there is no batch {batch_id[:80]}")
-    calls = RowCall.objects.filter(job=batch.job_id, state=RowCall.State.DONE).order_by("ordinal", "id")
-    for call in calls.iterator(chunk_size=200):
-        request = decode_request(bytes(call.request))
-        output = decode_output(bytes(call.output or b""))
-        if request.kind == "chat":
-            asked = [{"role": message.role, "content": message.content or ""} for message in request.messages]
-        elif isinstance(request.prompt, str):
-            asked = [{"role": "user", "content": request.prompt}]
-        else:
-            continue
-        yield call.key, asked, output.text
+    if batch.input_file is None or batch.output_file is None or batch.output_file.status != "processed":
+        raise SourceError("batch_not_finished", "the batch is not finished, or its files are gone")
+    try:
+        with files.open_blob(batch.output_file) as output:
+            answers = dict(exchanges.outcome(item[1]) for item in jsonl.rows(output) if not isinstance(item, jsonl.BadLine))
+        with files.open_blob(batch.input_file) as given:
+            for item in jsonl.rows(given):
+                if isinstance(item, jsonl.BadLine):
+                    continue
+                row = item[1]
+                key = str(row.get("custom_id"))
+                if key in answers:
+                    yield key, exchanges.asked(row.get("body") or row.get("params") or {}), answers.pop(key)
+    except Refusal as refusal:
+        raise SourceError(refusal.code, refusal.message) from None
 
 
 def conversations(project: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:

@@ -615,3 +615,37 @@ def test_imported_rows_are_shown_page_by_page(admin_client: Client, upload: Uplo
     _, version = upload(as_lines(*[{"text": f"row <{n}>"} for n in range(120)]))
     page = admin_client.get(f"/console/datasets/{version.dataset_id}?page=2").content.decode()
     assert "row &lt;50&gt;" in page and "row &lt;99&gt;" in page and "row &lt;100&gt;" not in page
+
+
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+def test_a_finished_batch_becomes_rows(client: Client, dialect: str) -> None:
+    from django.utils import timezone
+
+    from mlxplatform.batches.models import Batch
+    from mlxplatform.files import service as files
+
+    def asked(key: str, content: Any) -> dict[str, Any]:
+        body = {"model": "m", "messages": [{"role": "user", "content": content}]}
+        return {"custom_id": key, "body": body} if dialect == "openai" else {"custom_id": key, "params": {**body, "system": "S"}}
+
+    def said(key: str, text: str | None) -> dict[str, Any]:
+        if dialect == "anthropic":
+            good = {"type": "succeeded", "message": {"content": [{"type": "text", "text": text}]}}
+            return {"custom_id": key, "result": good if text is not None else {"type": "errored"}}
+        body = {"choices": [{"message": {"content": text}}]}
+        return {"custom_id": key, "response": {"status_code": 200 if text is not None else 500, "body": body}}
+
+    given = as_lines(asked("b", "two"), asked("a", "one"), asked("c", "three"), asked("d", [{"type": "image_url"}]))
+    output = as_lines(said("a", "1"), said("b", "2"), said("c", None), said("d", "4"))
+    stored = [files.store([raw], "x.jsonl", "batch") for raw in (given, output)]
+    batch = Batch.objects.create(
+        id="batch_1", dialect=dialect, endpoint="/v1/x", input_file=stored[0], output_file=stored[1], expires_at=timezone.now()
+    )
+    job, version = finished(client, "from_batch", {"batch_id": batch.id})
+    assert job.state == "done", job.error
+    texts = [[message["content"] for message in row["messages"]] for row in all_rows(client, version)]
+    system = ["S"] if dialect == "anthropic" else []
+    assert texts == [[*system, "two", "2"], [*system, "one", "1"]]
+    assert version.counts["dropped"] == {"not_answered": 1, "not_text": 1}
+    missing, _ = finished(client, "from_batch", {"batch_id": "batch_2"})
+    assert missing.error_code == "batch_not_found"

@@ -9,11 +9,17 @@ from mlxplatform.datasets.templates.base import PROJECT, Ask, Draft, Drop, Field
 
 
 def sources(inputs: Inputs) -> Iterator[Source | Drop]:
-    for key, asked, answer in origins.batch_exchanges(inputs["batch_id"], inputs[PROJECT]):
-        if not answer.strip():
-            yield Drop("empty_answer", "", f"line {key}")
+    exchanges = origins.batch_exchanges(inputs["batch_id"], inputs[PROJECT])
+    for number, (key, asked, answer) in enumerate(exchanges, 1):
+        where = f"custom_id {key[:80]}"
+        if answer is None:
+            yield Drop("not_answered", "", where)
+        elif asked is None:
+            yield Drop("not_text", "the request holds more than text", where)
+        elif not answer.strip():
+            yield Drop("empty_answer", "", where)
         else:
-            yield Source(key[:100], (asked, answer))
+            yield Source(str(number), (asked, answer))
 
 
 async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
