@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -62,6 +63,18 @@ def test_bad_settings_are_one_sentence(tmp_path: Path, name: str, value: str, wo
     said = refusal(tmp_path / "home", **{name: value})
     assert word in said
     assert len(said.splitlines()) == 1
+
+
+def test_serving_other_machines_without_a_key_is_refused_before_anything_starts(home_template: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(home_template, home)
+    environ = clean_environment(home, MLXPLATFORM_HOST="0.0.0.0", MLXPLATFORM_MODEL="tiny", PORT=str(free_port()))
+    command = [sys.executable, "-m", "workers.supervisor"]
+    done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "MLXPLATFORM_HOST=0.0.0.0 would serve other machines without any key" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+    assert not (home / "broker").exists()
 
 
 def test_a_data_directory_that_is_a_file_is_one_sentence(tmp_path: Path) -> None:

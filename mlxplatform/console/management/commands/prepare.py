@@ -28,6 +28,7 @@ from django.db.migrations.executor import MigrationExecutor
 from mlxplatform import paths
 from mlxplatform.library import starters
 from mlxplatform.operations import database
+from mlxplatform.serve import refusal_to_bind
 from workers.guard import end_with_parent
 
 ADMIN = "admin"
@@ -48,6 +49,8 @@ class Command(BaseCommand):
         try:
             self._folders()
             self._tables()
+            if reason := refusal_to_bind(settings.ENV.host):
+                raise CommandError(reason)
             self._static_files()
             password = self._first_admin()
             if password:
