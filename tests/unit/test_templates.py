@@ -453,3 +453,10 @@ def test_a_failed_call_is_an_exception_a_template_need_not_know() -> None:
 
     with pytest.raises(CallFailed):
         make("cot_synthesis", {"questions": "q"}, fail)
+
+
+def test_the_reference_page_is_current() -> None:
+    from mlxplatform.datasets.management.commands.dataset_templates import reference
+
+    page = Path(__file__).resolve().parents[2] / "docs" / "reference" / "templates.md"
+    assert page.read_text() == reference(), "run: manage.py dataset_templates > docs/reference/templates.md"
