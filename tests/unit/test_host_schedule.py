@@ -9,8 +9,6 @@ from workers.engine.schedule import CHUNK_CAP, CHUNK_FLOOR, Standing, chunk_toke
 
 STANDING = st.builds(Standing, st.integers(0, 10**6), st.booleans(), st.booleans())
 STANDINGS = st.lists(STANDING, max_size=16, unique_by=lambda standing: standing.seq)
-    st.builds(Standing, st.integers(0, 10**6), st.booleans(), st.booleans()), max_size=16, unique_by=lambda s: s.seq
-)
 
 
 @given(STANDINGS, st.integers(0, 20), st.integers(0, 20), st.integers(0, 4))

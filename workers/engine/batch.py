@@ -78,10 +78,12 @@ _Generation: Any = GenerationBatch
 _Prompt: Any = PromptProcessingBatch
 
 
-class _Decoding(_Generation):  # type: ignore[misc]
+class _Decoding(_Generation):
     """The decode batch; ``samplers`` holds rows, ``_next_logprobs`` holds details."""
 
     chooser: Chooser
+    _next_tokens: Any
+    _next_logprobs: list[Any]
 
     def _step(self) -> tuple[list[int], list[Any]]:
         inputs, details = self._next_tokens, self._next_logprobs
@@ -103,7 +105,7 @@ def _decoding_class(chosen_by: Chooser) -> type[_Decoding]:
     return type("Decoding", (_Decoding,), {"chooser": chosen_by})
 
 
-class _Prefilling(_Prompt):  # type: ignore[misc]
+class _Prefilling(_Prompt):
     """The prefill batch; hands over to our decode batch."""
 
     decoding: type[_Decoding]

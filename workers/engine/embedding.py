@@ -50,7 +50,8 @@ class Embedder:
         if self.normalize or dimensions is not None:
             pooled = pooled / mx.maximum(mx.linalg.norm(pooled, axis=-1, keepdims=True), 1e-12)
         mx.eval(pooled)
-        return [bytes(memoryview(row)) for row in pooled]
+        rows: list[Any] = list(pooled)
+        return [bytes(memoryview(row)) for row in rows]
 
     def _pool(self, states: mx.array, mask: mx.array, lengths: mx.array) -> mx.array:
         if self.pooling == "cls":

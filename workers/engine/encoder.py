@@ -7,7 +7,7 @@ loading, by name, instead of answering nonsense.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -86,7 +86,7 @@ def _weights(folder: Path, dtype: str) -> dict[str, mx.array]:
     loaded: dict[str, mx.array] = {}
     for file in files:
         try:
-            loaded.update(mx.load(str(file)))
+            loaded.update(cast("dict[str, mx.array]", mx.load(str(file))))
         except RuntimeError as error:
             raise CannotLoad("A weight file of the model cannot be read.") from error
     out = {}

@@ -15,7 +15,7 @@ import sys
 import types
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from workers.engine import platform
 
@@ -115,7 +115,7 @@ def load(folder: Path, dtype: str, device: str) -> Loaded:
         raise CannotLoad(f"The model's files cannot be loaded ({config.get('model_type', 'unknown type')}).") from error
     wanted = platform.resident_dtype(dtype, device)
     model = platform.apply_dtype(model, wanted)
-    arrays = [array for _, array in tree_flatten(model.parameters())]
+    arrays = [array for _, array in cast("list[tuple[str, Any]]", tree_flatten(model.parameters()))]
     effective = str(config.get("torch_dtype", "native")) if wanted == "native" else wanted
     if wanted == "native" and config.get("quantization"):
         effective = f"{config['quantization'].get('bits')}-bit"

@@ -40,7 +40,7 @@ class Control:
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                item = self._client.blpop([self._key], timeout=READ_SECONDS)
+                item: Any = self._client.blpop([self._key], timeout=READ_SECONDS)
             except BROKER_ERRORS as error:
                 log.warning("control.broker_away", reason=str(error))
                 self._stopped.wait(RETRY_SECONDS)

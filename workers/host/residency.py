@@ -62,6 +62,8 @@ class Residency:
         self._options, self._flush, self._gated = options, flush, gated
         self._engines: dict[str, Engine] = {}
         self._pinned: set[str] = set()
+        #: Models whose last load or restart failed; forgotten at the next try.
+        self.failed: set[str] = set()
         self._lock = threading.RLock()
         self._closed = False
 
@@ -85,6 +87,7 @@ class Residency:
             engine = self._engines.get(model.id)
             if engine is not None and engine.state not in ("failed", "stopped"):
                 return engine
+            self.failed.discard(model.id)
             plan = self.plan(model)
             if not plan.fits:
                 raise _no_room(plan)
@@ -157,6 +160,8 @@ class Residency:
 
     def _on_end(self, engine: Engine) -> None:
         """A failed engine makes room, so that the next request tries again."""
+        if engine.state == "failed":
+            self.failed.add(engine.model.id)
         # From the engine's own thread with its lock held: never wait for ours here.
         if self._engines.get(engine.model.id) is engine:
             self._engines.pop(engine.model.id, None)

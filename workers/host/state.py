@@ -20,6 +20,7 @@ from mlxplatform.broker import queues
 from mlxplatform.broker.connections import BROKER_ERRORS
 from mlxplatform.library import local_adapters, local_models
 from workers.host.engine import Engine
+from workers.host.residency import declared_bytes
 from workers.host.runtime import HostRuntime
 
 log = structlog.get_logger(__name__)
@@ -68,7 +69,7 @@ class HostState:
             "instance": self.instance,
             "pid": os.getpid(),
             "at": time.time(),
-            "engine": _engine_summary(main),
+            "engine": _engine_summary(main, failed=current is not None and current.id in runtime.residency.failed),
             "engines": [_engine_details(engine) for engine in engines],
             "models": self._models(current),
             "slots": runtime.settings.slots,
@@ -115,6 +116,7 @@ class HostState:
             "bytes": model.bytes,
             "parameters": model.parameters,
             "quantization": model.quantization,
+            "needed_bytes": declared_bytes(model, self._runtime.settings.dtype),
             "resident": engine is not None and engine.state == "ready",
             "pinned": self._runtime.residency.is_pinned(model.id),
             "current": is_current,
@@ -169,10 +171,10 @@ class HostState:
             log.warning("state.row_not_written", reason=str(error))
 
 
-def _engine_summary(engine: Engine | None) -> dict[str, Any]:
+def _engine_summary(engine: Engine | None, *, failed: bool) -> dict[str, Any]:
     """The current model's engine: what /health asks about."""
     if engine is None:
-        return {"state": "absent", "pid": None, "restarts": 0}
+        return {"state": "failed" if failed else "absent", "pid": None, "restarts": 0}
     return {"state": engine.state, "pid": engine.pid, "restarts": engine.restarts}
 
 
