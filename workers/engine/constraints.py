@@ -40,11 +40,6 @@ class GrammarMask:
         for token in emitted:
             self._consume(token)
 
-    @property
-    def binding(self) -> bool:
-        """Whether the grammar already restricts what comes next."""
-        return not self._reasoning
-
     def apply(self, newest: mx.array, logits: mx.array) -> mx.array:
         """Logits [1, vocabulary] with impossible tokens at -inf; ``newest`` is the token they follow.
 

@@ -105,10 +105,6 @@ class TextLayer:
         #: Tokens that belonged to reasoning, for usage.
         self.reasoning_tokens = 0
 
-    @property
-    def in_reasoning(self) -> bool:
-        return self._mode is Mode.REASONING
-
     def push(self, token: int, logprob: TokenLogprob | None = None) -> tuple[list[Event], str | None]:
         """Events that became certain with this token, and the stop string it completed, if any.
 

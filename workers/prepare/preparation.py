@@ -295,9 +295,7 @@ class Preparation:
             return TextSpec(
                 stop=request.stop,
                 stop_ids=model.stop_ids,
-                constraint=request.constraint,
                 grammar=grammar.compile_constraint(request, None),
-                logprobs=request.logprobs,
             )
         pair = marks.reasoning_marks(model)
         # tool_choice "none" still knows the format: calls the model makes anyway are then withheld.
@@ -323,8 +321,6 @@ class Preparation:
             reasoning=pair,
             starts_in_reasoning=opened,
             stop_ids=model.stop_ids,
-            constraint=request.constraint,
-            logprobs=request.logprobs,
             withhold_calls=request.tool_choice == "none",
             channels=model.channels,
             grammar=compiled,

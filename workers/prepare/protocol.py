@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from mlxplatform.inference.contract import Constraint, Failed, InferenceRequest, Sampling, Tool
+from mlxplatform.inference.contract import Failed, InferenceRequest, Sampling, Tool
 
 #: Longest message either side accepts; a request body is limited far below (bytes).
 MAX_MESSAGE = 256 * 1024 * 1024
@@ -25,7 +25,7 @@ class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     ``stop`` are the client's stop strings. ``tools`` empty means that no markup is looked for.
     ``tool_format`` names a module of ``workers.engine.tool_parsers``. ``reasoning`` is the pair of marks
     around reasoning, None for a model that has none; ``starts_in_reasoning`` says that the rendered prompt
-    ends inside an open mark. ``stop_ids`` end the answer and are never shown. ``logprobs`` as in the request.
+    ends inside an open mark. ``stop_ids`` end the answer and are never shown.
     ``withhold_calls`` drops the calls of a model that was told not to make any. ``channels``: the model writes
     harmony messages. ``grammar`` is the compiled constraint, "" for none; it binds from the first token, or
     from the end of reasoning that is open, or may be opened by the first token. ``reasoning_ids`` are the marks
@@ -38,8 +38,6 @@ class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     reasoning: tuple[str, str] | None = None
     starts_in_reasoning: bool = False
     stop_ids: list[int] = []
-    constraint: Constraint | None = None
-    logprobs: int | None = None
     withhold_calls: bool = False
     channels: bool = False
     grammar: str = ""
@@ -66,7 +64,6 @@ class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
     sampling: Sampling = Sampling()
     inputs: list[list[int]] = []
     labels: list[list[int]] = []
-    template: str = ""
 
 
 class Call(msgspec.Struct, frozen=True, omit_defaults=True):
