@@ -86,7 +86,7 @@ def personal_data(text: str) -> list[str]:
 
 
 def _luhn(digits: str) -> bool:
-    if len(set(digits)) < 3:
+    if len(set(digits)) < 2:
         return False
     total = 0
     for place, digit in enumerate(reversed(digits)):
