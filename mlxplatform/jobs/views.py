@@ -15,7 +15,7 @@ from mlxplatform.http.body import read_json
 from mlxplatform.http.sse import EventStreamResponse
 from mlxplatform.http.views import endpoint
 from mlxplatform.inference.contract import Refusal
-from mlxplatform.jobs import queries, service, streams
+from mlxplatform.jobs import export, queries, service, streams
 from mlxplatform.jobs.models import Job, QueuePause, Worker
 from mlxplatform.jobs.outlook import outlook
 from mlxplatform.jobs.states import TERMINAL
@@ -66,6 +66,18 @@ async def download_events(request: HttpRequest, job_id: str) -> StreamingHttpRes
         streams.ndjson(job.id, job.last_seq),
         content_type="application/x-ndjson; charset=utf-8",
         headers={"Content-Disposition": f'attachment; filename="{job.id}.ndjson"'},
+    )
+
+
+async def export_jobs(request: HttpRequest) -> StreamingHttpResponse:
+    params = request.GET.dict()
+    queries.filtered(Job.objects.none(), params)  # a bad filter is refused before the first byte
+    return StreamingHttpResponse(
+        export.rows(
+            queries.visible(request), {name: params[name] for name in ("kind", "state", "status", "parent") if name in params}
+        ),
+        content_type="text/csv; charset=utf-8",
+        headers={"Content-Disposition": 'attachment; filename="jobs.csv"'},
     )
 
 
@@ -164,6 +176,7 @@ def act_on_queue(request: HttpRequest, queue: str, action: str) -> dict[str, Any
 
 
 job_list = endpoint(GET=list_jobs)
+job_export = endpoint(GET=export_jobs)
 job_detail = endpoint(GET=show_job)
 job_stream = endpoint(GET=stream_job)
 job_events = endpoint(GET=download_events)

@@ -62,9 +62,8 @@ def without_message() -> Iterator[Finding]:
             yield Finding("broker", queue, "the broker cannot be reached")
             return
         for job in moves.claimable(queue)[:1000]:
-            yield Finding(
-                "jobs", job.id, f"it is due, but queue {queue} holds no message for it", lambda job=job: wake.worker(job)
-            )
+            what = f"it is due, but queue {queue} holds no message for it"
+            yield Finding("jobs", job.id, what, functools.partial(wake.worker, job))
 
 
 def row_and_log_disagree() -> Iterator[Finding]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -208,6 +210,18 @@ def test_the_log_downloads_as_whole_lines(client: Client) -> None:
     body = asyncio.run(read())
     assert body.endswith(b"\n")
     assert [json.loads(line)["seq"] for line in body.splitlines()] == list(range(1, job.last_seq + 1))
+
+
+async def test_the_csv_export_is_whole_and_inert() -> None:
+    evil = ["=1+1", "+1", "@SUM(A1)", "-1+2", "\t=1", "\r=1", "plain", 'a "quoted", line']
+    for text in evil:
+        job = await sync_to_async(service.submit)("test.lines", {"text": text})
+        await Job.objects.filter(pk=job.id).aupdate(message=text)
+    response = await AsyncClient().get("/api/jobs.csv?kind=test.lines")
+    raw = b"".join([chunk async for chunk in response.streaming_content]).decode()
+    table = list(csv.DictReader(io.StringIO(raw, newline="")))
+    assert [row["message"] for row in table[::-1]] == [f"'{text}" for text in evil[:6]] + evil[6:]
+    assert (await AsyncClient().get("/api/jobs.csv?state=x")).status_code == 400
 
 
 def websocket(job_id: str, peer: str = "127.0.0.1") -> Any:
