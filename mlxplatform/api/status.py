@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from mlxplatform.broker.connections import BROKER_ERRORS
 from mlxplatform.http.errors import json_response
 from mlxplatform.http.views import endpoint
+from mlxplatform.inference import history
 from mlxplatform.inference.placement import HostState, live_hosts
 
 #: Engine states in which requests are answered; an absent engine starts when it is asked.
@@ -71,6 +72,7 @@ async def stats(request: HttpRequest) -> dict[str, Any]:
         "hosts": states,
         "active": sum(host.active for host in hosts or ()),
         "waiting": sum(host.waiting for host in hosts or ()),
+        "response_store": await history.off_loop(history.statistics),
         "models": {
             "current": current_model(hosts or ()),
             "resident": [model.id for host in hosts or () for model in host.models if model.resident],

@@ -10,8 +10,10 @@ from mlxplatform.api.fields import Table
 from mlxplatform.api.ollama import parse as ollama
 from mlxplatform.api.openai.chat import parse as chat
 from mlxplatform.api.openai.completions import parse as completions
+from mlxplatform.api.openai.conversations import views as conversations
 from mlxplatform.api.openai.embeddings import parse as embeddings
 from mlxplatform.api.openai.responses import parse as responses
+from mlxplatform.api.rerank import parse as rerank
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,12 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("delete", "/v1/responses/{response_id}", "OpenAI", "Delete a stored response"),
     Operation("post", "/v1/responses/{response_id}/cancel", "OpenAI", "Cancel a response that runs"),
     Operation("get", "/v1/responses/{response_id}/input_items", "OpenAI", "Input items of a response"),
+    Operation("post", "/v1/conversations", "OpenAI", "Conversations", conversations.FIELDS),
+    Operation("get", "/v1/conversations/{conversation_id}", "OpenAI", "One conversation"),
+    Operation("delete", "/v1/conversations/{conversation_id}", "OpenAI", "Delete a conversation"),
+    Operation("get", "/v1/conversations/{conversation_id}/items", "OpenAI", "Items of a conversation"),
+    Operation("post", "/v1/conversations/{conversation_id}/items", "OpenAI", "Add items to a conversation", conversations.FIELDS),
+    Operation("post", "/v1/rerank", "OpenAI", "Rerank", rerank.FIELDS),
     Operation("post", "/v1/embeddings", "OpenAI", "Embeddings", embeddings.FIELDS),
     Operation("get", "/v1/models", "OpenAI", "Models, in OpenAI's and Anthropic's shape"),
     Operation("get", "/v1/models/{model_id}", "OpenAI", "One model"),

@@ -2,21 +2,29 @@
 
 from django.urls import path
 
-from mlxplatform.api import schema, status
+from mlxplatform.api import metrics, residency, schema, status
 from mlxplatform.api.anthropic import views as anthropic
 from mlxplatform.api.decisions import views as decisions
 from mlxplatform.api.ollama import views as ollama
 from mlxplatform.api.openai import models, unavailable
 from mlxplatform.api.openai.chat import views as chat
 from mlxplatform.api.openai.completions import views as completions
+from mlxplatform.api.openai.conversations import views as conversations
 from mlxplatform.api.openai.embeddings import views as embeddings
 from mlxplatform.api.openai.responses import views as responses
+from mlxplatform.api.rerank import views as rerank
 
 urlpatterns = [
     path("health", status.health_view),
     path("readyz", status.ready_view),
     path("stats", status.stats_view),
+    path("metrics", metrics.metrics_view),
     path("v1", status.index_view),
+    path("api/models/<path:model_id>/plan", residency.plan_view),
+    path("api/models/<path:model_id>/pin", residency.pin_view),
+    path("api/models/<path:model_id>/unpin", residency.unpin_view),
+    path("api/models/<path:model_id>/load", residency.load_view),
+    path("api/models/<path:model_id>/unload", residency.unload_view),
     path("api/schema", schema.schema_view),
     path("api/docs", schema.docs_view),
     path("v1/models", models.models_list),
@@ -31,6 +39,11 @@ urlpatterns = [
     path("v1/responses/<str:response_id>", responses.response_detail),
     path("v1/responses/<str:response_id>/cancel", responses.response_cancel),
     path("v1/responses/<str:response_id>/input_items", responses.response_items),
+    path("v1/conversations", conversations.conversations),
+    path("v1/conversations/<str:conversation_id>", conversations.conversation),
+    path("v1/conversations/<str:conversation_id>/items", conversations.conversation_items),
+    path("v1/conversations/<str:conversation_id>/items/<str:item_id>", conversations.conversation_item),
+    path("v1/rerank", rerank.rerank),
     path("v1/decisions", decisions.decisions),
     path("v1/systemone", decisions.system_one),
     path("v1/moderations", unavailable.moderations),

@@ -180,6 +180,16 @@ def update_metadata(answer_id: str, kind: str, project: str, metadata: dict[str,
     return bool(StoredAnswer.objects.filter(id=answer_id, kind=kind, project=project).update(metadata=dumps(metadata)))
 
 
+def change_items(answer_id: str, change: Callable[[list[Any]], list[Any]]) -> None:
+    """Replace the items of a row by what ``change`` makes of them, whoever else is changing them."""
+    with transaction.atomic():
+        row = StoredAnswer.objects.select_for_update().filter(id=answer_id).first()
+        if row is not None:
+            row.items = dumps(change(loads(row.items)))
+            row.bytes = len(row.request) + len(row.items) + len(row.metadata) + len(row.answer) + len(row.events or b"")
+            row.save(update_fields=["items", "bytes"])
+
+
 def sweep_sometimes() -> None:
     global _swept_at
     with _sweep_lock:

@@ -143,3 +143,32 @@ def test_what_is_not_here_is_refused_in_words(post: Post, path: str, status: int
     response = post(path, {"input": "x"})
     assert response.status_code == status
     assert response.json()["error"]["code"] == "unsupported_execution"
+
+
+def test_reranking_puts_the_same_words_first(post: Post) -> None:
+    documents = ["bananas are yellow", {"text": "the capital of France is Paris"}, "engines need oil"]
+    body = {
+        "model": "all-minilm-l6-v2",
+        "query": "capital of France",
+        "documents": documents,
+        "top_n": 2,
+        "return_documents": True,
+    }
+    answer = post("/v1/rerank", body).json()
+    assert [result["index"] for result in answer["results"]][0] == 1
+    assert len(answer["results"]) == 2
+    assert answer["results"][0]["document"] == {"text": "the capital of France is Paris"}
+    assert answer["results"][0]["relevance_score"] >= answer["results"][1]["relevance_score"]
+
+
+@pytest.mark.parametrize("change", [{"documents": []}, {"documents": [""]}, {"documents": [5]}, {"query": ""}, {"top_n": 0}])
+def test_reranking_refusals(post: Post, change: dict[str, Any]) -> None:
+    body = {"model": "all-minilm-l6-v2", "query": "q", "documents": ["a"], **change}
+    assert post("/v1/rerank", body).status_code == 400
+
+
+def test_the_schema_describes_every_protocol(stack: Stack) -> None:
+    paths = stack.http.get("/api/schema").json()["paths"]
+    assert {"/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/decisions", "/api/chat", "/api/keys"} <= set(paths)
+    page = stack.http.get("/api/docs").text
+    assert "max_completion_tokens" in page and "<script" not in page

@@ -206,3 +206,20 @@ def test_truncation_drops_the_oldest_turns(post: Post) -> None:
 def test_input_tokens_are_counted(post: Post) -> None:
     counted = post(f"{PATH}/input_tokens", {"model": "tiny", "input": QUESTION}).json()
     assert counted["input_tokens"] == post(PATH, ask()).json()["usage"]["input_tokens"]
+
+
+def test_a_conversation_grows_by_its_responses(stack: Stack) -> None:
+    client = stack.openai()
+    conversation = client.conversations.create(
+        items=[{"type": "message", "role": "user", "content": "Hello."}], metadata={"topic": "x"}
+    )
+    client.responses.create(**ask(conversation=conversation.id))
+    list(client.responses.create(**ask(conversation=conversation.id, input="And Italy?", stream=True)))
+    items = client.conversations.items.list(conversation.id, order="asc").data
+    assert [item.role for item in items] == ["user", "user", "assistant", "user", "assistant"]
+    client.conversations.items.delete(items[0].id, conversation_id=conversation.id)
+    assert len(client.conversations.items.list(conversation.id).data) == 4
+    assert client.conversations.update(conversation.id, metadata={"topic": "y"}).metadata == {"topic": "y"}
+    client.conversations.delete(conversation.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.create(**ask(conversation=conversation.id))

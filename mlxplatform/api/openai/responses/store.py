@@ -79,17 +79,12 @@ async def end_row(answer_id: str, facts: dict[str, Any], events: Sequence[Number
     if await history.off_loop(history.end, answer_id, state.status, state.object(), packed):
         conversation = facts["echo"].get("conversation")
         if conversation and state.status in {Status.COMPLETED, Status.INCOMPLETE}:
-            await history.off_loop(append_to_conversation, conversation["id"], answer_id, state.output)
+            await history.off_loop(append_to_conversation, conversation["id"], facts["new_items"], state.output)
 
 
-def append_to_conversation(conversation_id: str, answer_id: str, output: list[Item]) -> None:
-    """A conversation's items are those its last answer saw, and the answer."""
-    row = StoredAnswer.objects.filter(id=answer_id).first()
-    conversation = StoredAnswer.objects.filter(id=conversation_id, kind=Kind.CONVERSATION).first()
-    if row is not None and conversation is not None:
-        conversation.items = history.dumps(history.loads(row.items) + carried(output))
-        conversation.bytes = len(conversation.items)
-        conversation.save(update_fields=["items", "bytes"])
+def append_to_conversation(conversation_id: str, new: list[Item], output: list[Item]) -> None:
+    """Add an answered turn: its input and its output."""
+    history.change_items(conversation_id, lambda kept: [*kept, *new, *carried(output)])
 
 
 async def settled(row: StoredAnswer) -> StoredAnswer:

@@ -48,6 +48,8 @@ async def create(request: HttpRequest) -> HttpResponseBase:
     call = await place_call(request, asked)
     call.asked.extra["instructions"] = instructions
     facts = facts_of(call)
+    if ask.conversation is not None:
+        facts["new_items"] = ask.items
     if ask.store and (ask.stream or ask.background):
         return await _recorded(call, ask, facts, items)
     stream = await _submit(call, ask)
@@ -58,7 +60,7 @@ async def create(request: HttpRequest) -> HttpResponseBase:
     if ask.store:
         await history.off_loop(history.save, record_of(call, facts, items, answer))
         if ask.conversation is not None:
-            await history.off_loop(append_to_conversation, ask.conversation, call.id, answer["output"])
+            await history.off_loop(append_to_conversation, ask.conversation, ask.items, answer["output"])
     return json_response(answer, headers=call.headers)
 
 
