@@ -8,5 +8,8 @@ class MemoryConfig(AppConfig):
     def ready(self) -> None:
         from mlxplatform.jobs.kinds import JobKind, register
 
-        register(JobKind("memory_synthesis", "mlxplatform.memory.runs:run", title="Write memory pages"))
+        # One at a time: runs of one vault take turns anyway, and a waiting one would only hold a worker thread.
+        register(
+            JobKind("memory_synthesis", "mlxplatform.memory.runs:run", pausable=True, concurrency=1, title="Write memory pages")
+        )
         register(JobKind("memory_import", "mlxplatform.memory.runs:run_import", title="Import conversations"))

@@ -199,3 +199,19 @@ def test_another_projects_vault_does_not_exist(call):
     assert call("get", "/api/memory/status?vault=theirs")[0] == 404
     assert call("post", "/api/memory/synthesize", {"vault": "theirs"})[0] == 404
     assert call("post", "/api/memory/init", {"name": "theirs"})[0] == 409
+
+
+def test_the_mcp_server_speaks_over_standard_input(reviewed, monkeypatch, capsysbinary):
+    import io
+    import sys
+    from types import SimpleNamespace
+
+    from django.core.management import call_command
+
+    lines = [{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, {"jsonrpc": "2.0", "method": "notifications/initialized"}]
+    raw = b"\n".join(json.dumps(line).encode() for line in lines) + b"\n{broken\n"
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(raw)))
+    call_command("memory_mcp")
+    answers = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
+    assert len(answers) == 2
+    assert answers[0]["result"]["tools"] and answers[1]["error"]["code"] == -32700

@@ -197,3 +197,13 @@ class TestFiring:
         from workers.scheduler import chores
 
         assert "schedules" in [chore.name for chore in chores()]
+
+
+@pytest.mark.django_db
+def test_every_kind_a_client_can_order_can_be_scheduled_and_is_checked_first():
+    internal = {"memory_import", "dataset_preview", "dataset_import", "batch_finish"}
+    orderable = {name for name in kinds.names() if name not in internal and "." not in name and "test" not in name}
+    assert orderable <= set(starters.names())
+    for kind in orderable:
+        with pytest.raises(Refusal):
+            starters.check(kind, {"no_such_field": 1}, "default")
