@@ -3,6 +3,8 @@
 from django.contrib import admin
 from django.urls import include, path
 
+from mlxplatform.operations.admin_views import upkeep
+
 urlpatterns = [
     path("", include("mlxplatform.api.urls")),
     path("", include("mlxplatform.jobs.urls")),
@@ -16,6 +18,7 @@ urlpatterns = [
     path("", include("mlxplatform.schedules.urls")),
     path("", include("mlxplatform.accounts.urls")),
     path("", include("mlxplatform.console.urls")),
+    path("admin/upkeep/", admin.site.admin_view(upkeep), name="upkeep"),
     path("admin/", admin.site.urls),
 ]
 

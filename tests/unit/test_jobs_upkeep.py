@@ -128,3 +128,14 @@ def test_the_lease_is_shown(client: Client) -> None:
     (shown,) = client.get("/api/lease").json()["leases"]
     assert (shown["host"], shown["holders"], shown["waiters"]) == ("local", [], [])
     assert client.get("/api/lease", {"host": "elsewhere"}).status_code == 404
+
+
+def test_the_upkeep_page_shows_and_repairs(admin_client: Client, client: Client, broker: redis.Redis) -> None:
+    service.submit("test.lines", {"n": 1})
+    broker.flushall()
+    page = admin_client.get("/admin/upkeep/").content.decode()
+    assert "holds no message" in page
+    assert "Nobody holds it" in page
+    assert admin_client.post("/admin/upkeep/").status_code == 302
+    assert "Database, broker and disk agree" in admin_client.get("/admin/upkeep/").content.decode()
+    assert client.get("/admin/upkeep/").status_code == 302
