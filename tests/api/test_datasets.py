@@ -20,7 +20,7 @@ from mlxplatform.datasets.models import Dataset, DatasetRow, DatasetVersion
 from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.pulse import Pulse
 from mlxplatform.jobs.runner import run_next
-from tests.fixtures.scripted_host import ScriptedRuntime, runtime
+from tests.fixtures.scripted_host import ScriptedRuntime, echo, runtime
 
 __all__ = ["runtime"]
 
@@ -33,11 +33,17 @@ def post(client: Client, path: str, body: Any, **headers: str) -> Any:
     return client.post(path, json.dumps(body), content_type="application/json", headers=headers)
 
 
-def run_jobs() -> None:
+def run_jobs(*, listening: bool = False) -> None:
+    """Run what is queued. ``listening``: with the pulse that brings in people's wishes."""
     pulse = Pulse("cpu", threads=1)
     pulse.register()
+    if listening:
+        pulse.start()
     while run_next(pulse):
         pass
+    if listening:
+        pulse.drain()
+        pulse.end()
 
 
 def order(client: Client, template: str, inputs: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -649,3 +655,36 @@ def test_a_finished_batch_becomes_rows(client: Client, dialect: str) -> None:
     assert version.counts["dropped"] == {"not_answered": 1, "not_text": 1}
     missing, _ = finished(client, "from_batch", {"batch_id": "batch_2"})
     assert missing.error_code == "batch_not_found"
+
+
+def test_cancelling_keeps_finished_rows_and_a_retry_makes_the_rest(client: Client, runtime: ScriptedRuntime) -> None:
+    import threading
+
+    from mlxplatform.jobs import service
+
+    runtime.script["q7"] = lambda number: None if number == 1 else echo("q7")
+    made = order(client, "cot_synthesis", {"questions": "\n".join(f"q{n}" for n in range(8))})
+    worker = threading.Thread(target=run_jobs, kwargs={"listening": True})
+    worker.start()
+    wait_until(lambda: DatasetRow.objects.filter(state="accepted").count() == 7)
+    service.cancel(made["job_id"], "local")
+    worker.join(30)
+    version = DatasetVersion.objects.get(job=made["job_id"])
+    assert (Job.objects.get(pk=made["job_id"]).state, version.state) == ("cancelled", "cancelled")
+    assert len(export(client, version.dataset_id).splitlines()) == 7
+    assert len(client.get(f"/api/datasets/{version.dataset_id}/rows").json()["rows"]) == 7
+    service.retry(made["job_id"], "local")
+    run_jobs()
+    version.refresh_from_db()
+    assert version.state == "ready" and version.counts["accepted"] == 8
+    assert {text: number for text, number in runtime.started.items() if number > 1} == {"q7": 2}
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    import threading
+
+    for _ in range(400):
+        if condition():
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError("the condition did not come true")
