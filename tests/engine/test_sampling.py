@@ -69,8 +69,8 @@ def test_frequencies_follow_the_probabilities():
     scores = logits(3)
     row = RowSampler(temperature=0.8, top_k=6, top_p=0.9)
     p = reference(np.array(scores)[0], row)
-    counts = np.bincount(drawn(row, scores, 8_000), minlength=VOCAB) / 8_000
-    assert np.abs(counts - p).max() < 0.025
+    counts = np.bincount(drawn(row, scores, 4_000), minlength=VOCAB) / 4_000
+    assert np.abs(counts - p).max() < 0.035
 
 
 @pytest.mark.parametrize(
@@ -190,9 +190,9 @@ def test_tone_curve_matches_its_definition():
     p = np.exp(bent - bent.max())
     p /= p.sum()
     counts = np.bincount(
-        drawn(RowSampler(temperature=0.8, curve=ToneCurve()), mx.array(scores[None].astype(np.float32)), 8_000), minlength=VOCAB
+        drawn(RowSampler(temperature=0.8, curve=ToneCurve()), mx.array(scores[None].astype(np.float32)), 4_000), minlength=VOCAB
     )
-    assert np.abs(counts / 8_000 - p).max() < 0.025
+    assert np.abs(counts / 4_000 - p).max() < 0.035
 
 
 @pytest.mark.parametrize(

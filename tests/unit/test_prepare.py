@@ -455,6 +455,25 @@ def test_a_killed_child_is_replaced(tiny_model_dir):
     assert refused(lambda: preparer.count(user("hi"), tiny_model_dir)).status == 503
 
 
+def test_a_child_killed_in_the_middle_of_a_call_costs_nothing(tiny_model_dir):
+    preparer = Preparer(children=1)
+    try:
+        expected = preparer.count(user("hi"), tiny_model_dir)
+        child = preparer._idle[0].process
+        # Stopped, so that the call is surely under way when it dies.
+        child.send_signal(signal.SIGSTOP)
+        answers: list[int] = []
+        caller = threading.Thread(target=lambda: answers.append(preparer.count(user("hi"), tiny_model_dir)))
+        caller.start()
+        while preparer._idle:
+            os.sched_yield()
+        child.send_signal(signal.SIGKILL)
+        caller.join()
+        assert answers == [expected]
+    finally:
+        preparer.close()
+
+
 def test_the_child_ends_with_its_parent():
     code = (
         "import sys, time\nfrom workers.prepare.client import Preparer\np = Preparer()\np.start()\n"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import queue
 import resource
+import signal
 import sys
 import threading
 from typing import BinaryIO
@@ -71,6 +72,8 @@ def main() -> None:
     sink = os.fdopen(os.dup(1), "wb")
     # Whatever a library prints must not end up between two messages.
     os.dup2(2, 1)
+    # Ctrl-C reaches the whole terminal; this process ends when its parent lets go of it, and not before.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _limit_memory()
     # One core's worth: this process must not take the engine's.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -87,5 +90,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except (KeyboardInterrupt, BrokenPipeError):
+    except BrokenPipeError:
         sys.exit(0)

@@ -145,11 +145,12 @@ class Preparer:
         return reply.count
 
     def _call(self, call: Call) -> Reply:
-        child = self._take()
-        usable = False
         try:
-            reply = child.ask(call, self._seconds)
-            usable = True
+            try:
+                reply = self._ask(call)
+            except ChildDied:
+                # Somebody may have killed it from outside; only what kills a second child is to blame itself.
+                reply = self._ask(call)
         except CallTimeout:
             raise Refusal(
                 400,
@@ -164,11 +165,19 @@ class Preparer:
                 "Reading the prompt needed more memory or stack than allowed and was given up.",
                 param="messages",
             ) from None
-        finally:
-            self._put_back(child, usable=usable)
         if reply.refusal is not None:
             raise Refusal.from_failed(reply.refusal)
         return reply
+
+    def _ask(self, call: Call) -> Reply:
+        child = self._take()
+        usable = False
+        try:
+            reply = child.ask(call, self._seconds)
+            usable = True
+            return reply
+        finally:
+            self._put_back(child, usable=usable)
 
     def _take(self) -> _Child:
         with self._changed:
