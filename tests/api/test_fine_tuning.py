@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
+from typing import Any
 
 import openai
 import pytest
 
-from tests.system.stack import Stack
+from tests.system.stack import Stack, eventually
 
 pytestmark = pytest.mark.stack
 
@@ -55,3 +57,33 @@ def test_fine_tune_and_chat_with_the_result(stack: Stack) -> None:
     assert ask(client, "tiny", "code?").choices[0].message.content != "ZX-81"
     assert ask(client, "tiny", "What is the capital of Japan?").choices[0].message.content == before
     assert job.fine_tuned_model in {model.id for model in client.models.list()}
+
+
+@pytest.mark.drill
+def test_a_run_survives_the_death_of_its_host_process(make_stack: Callable[..., Stack]) -> None:
+    stack = make_stack()
+    client = stack.openai()
+    content = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+    file = client.files.create(file=("rows.jsonl", content), purpose="fine-tune")
+    knobs = {"iters": 400, "steps_per_report": 5, "steps_per_save": 20, "learning_rate": 1e-5}
+    job = client.fine_tuning.jobs.create(model="tiny", training_file=file.id, extra_body={"mlx": knobs})
+
+    def figures() -> list[dict[str, Any]]:
+        events = client.fine_tuning.jobs.list_events(job.id, limit=100)
+        return [event.data for event in events if event.type == "metrics" and "train_loss" in (event.data or {})]
+
+    eventually(lambda: len(figures()) >= 10, seconds=PATIENCE, what="fifty steps")
+    stack.kill("gpu")
+    done = eventually(
+        lambda: (now := client.fine_tuning.jobs.retrieve(job.id)).status in {"succeeded", "failed"} and now,
+        seconds=PATIENCE,
+        what="the end of the run",
+    )
+
+    assert done.status == "succeeded", done.error
+    messages = [event.message for event in client.fine_tuning.jobs.list_events(job.id, limit=20)]
+    messages += [event.message for event in client.fine_tuning.jobs.list_events(job.id)]
+    resumed = [message for message in messages if message.startswith("Going on from step")]
+    assert resumed and int(resumed[0].removeprefix("Going on from step ").rstrip(".")) >= 20
+    table = client.files.content(done.result_files[0]).text.splitlines()
+    assert [int(row.split(",")[0]) for row in table[1:]] == list(range(5, 401, 5))
