@@ -9,7 +9,7 @@ import pytest
 
 from mlxplatform.inference.contract import Tool
 from tests.unit.test_text import run
-from workers.engine.tool_parsers import FAMILIES, detect, family
+from workers.engine.tool_parsers import FAMILIES, detect, family, layout
 from workers.engine.tool_parsers.values import decoded
 from workers.prepare.protocol import TextSpec
 
@@ -230,3 +230,13 @@ def test_the_documented_families_are_the_ones_there_are():
     documented = {name: row.rstrip(" |").endswith("yes") for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     families = {name: forced for name, forced in documented.items() if name in FAMILIES}
     assert families == {name: family(name).forced is not None for name in FAMILIES}
+
+
+def test_a_forced_call_makes_up_no_arguments() -> None:
+    closed = {"type": "object", "properties": {}, "additionalProperties": False}
+    assert layout.parameters(Tool("f")) == closed
+    assert layout.parameters(Tool("f", parameters={"type": "object", "properties": {}})) == closed
+    spoken = {"type": "object", "properties": {"a": {}}, "additionalProperties": True}
+    assert layout.parameters(Tool("f", parameters=spoken)) == spoken
+    free = {"type": "object"}
+    assert layout.parameters(Tool("f", parameters=free)) == free

@@ -16,7 +16,7 @@ from mlx_lm.models.cache import TokenBuffer
 
 from workers.engine.adapters import AdapterRefused, Adapters
 from workers.engine.batch import Details, Row
-from workers.engine.constraints import Grammars
+from workers.engine.constraints import GrammarFault, Grammars
 from workers.engine.logprobs import summarize
 from workers.engine.penalties import processors
 from workers.engine.protocol import Start
@@ -98,9 +98,13 @@ class RowChooser:
                         own = process(context, own)
                 if row.constraint is not None:
                     own = row.constraint.apply(inputs[i : i + 1], own)
-            except Exception as error:  # whatever a processor does wrong stays with its own row
+            except GrammarFault:
                 log.exception("engine.row_failed", seq=row.seq)
-                row.fault = f"The request's sampling options failed ({type(error).__name__})."
+                row.fault = "The answer could not follow the constraint any further."
+            except Exception:  # whatever a processor does wrong stays with its own row
+                log.exception("engine.row_failed", seq=row.seq)
+                row.fault = "The request's sampling options failed."
+            if row.fault:
                 own = logits[i : i + 1]
             out.append(own)
         return mx.concatenate(out, axis=0)

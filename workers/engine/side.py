@@ -96,11 +96,10 @@ class Side:
         tokens = BUSY_TOKENS if self._busy() else FREE_TOKENS
         try:
             report = self._turn(line, tokens)
-        except Exception as error:  # one order's failure must not end the engine's loop
+        except Exception:  # one order's failure must not end the engine's loop
             log.exception("engine.side_failed", seq=_seq(work))
             line.popleft()
-            message = f"The engine failed on this request ({type(error).__name__})."
-            return [Step([], broken=[Broken(_seq(work), "engine_failed", message, 500)])]
+            return [Step([], broken=[Broken(_seq(work), "engine_failed", "The engine failed on this request.", 500)])]
         if report is None:
             return []
         line.popleft()

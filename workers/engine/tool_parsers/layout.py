@@ -68,9 +68,23 @@ class Family:
     forced: Callable[[Tool], tuple[Piece, ...]] | None = None
 
 
+#: Keywords by which a schema says itself what other properties may be there.
+_SPEAKS_OF_OTHERS = {
+    "additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "minProperties",
+    "anyOf", "oneOf", "allOf", "$ref",
+}  # fmt: skip
+
+
 def parameters(tool: Tool) -> dict[str, Any]:
-    """The tool's argument schema; no parameters means no arguments."""
-    return tool.parameters or {"type": "object", "properties": {}, "additionalProperties": False}
+    """The argument schema a forced call follows; no parameters means no arguments.
+
+    Properties the schema does not speak of are left out: JSON Schema would allow any, and a small model that is
+    made to call a function without arguments then invents some until its tokens run out.
+    """
+    schema = tool.parameters or {"type": "object", "properties": {}}
+    if "properties" not in schema or schema.keys() & _SPEAKS_OF_OTHERS:
+        return schema
+    return {**schema, "additionalProperties": False}
 
 
 def named(tools: list[Tool], name: str) -> Tool:
