@@ -7,13 +7,12 @@ jobs back to their queue; a kill -9 does the same a moment later through the sch
 from __future__ import annotations
 
 import os
-import signal
-import threading
 import time
 
 import structlog
 
 from workers.guard import end_with_parent
+from workers.stopping import Stop
 
 log = structlog.get_logger(__name__)
 
@@ -35,9 +34,7 @@ def main() -> None:
     from mlxplatform.jobs.pulse import Pulse
     from workers.tasks import jobs
 
-    stop = threading.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: stop.set())
+    stop = Stop()
     end_with_parent(stop.set, grace=DRAIN_SECONDS + 1)
 
     threads = settings.ENV.cpu_jobs

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import threading
 from typing import TYPE_CHECKING
 
 import structlog
 
 from workers.guard import end_with_parent
+from workers.stopping import Stop
 
 if TYPE_CHECKING:
     import dramatiq
@@ -65,9 +64,7 @@ def main() -> None:
     from workers.tasks import generation, jobs
     from workers.tasks import rows as _run_chunk  # noqa: F401  its import declares the actor of the rows queue
 
-    stop = threading.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: stop.set())
+    stop = Stop()
     end_with_parent(stop.set, grace=DRAIN_SECONDS + 1)
 
     get_broker()

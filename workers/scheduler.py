@@ -7,7 +7,6 @@ never notice. Two schedulers at once do no harm: every chore acts through compar
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from workers.guard import end_with_parent
+from workers.stopping import Stop
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +52,7 @@ def chores() -> list[Chore]:
     ]
 
 
-def run(work: list[Chore], stop: threading.Event) -> None:
+def run(work: list[Chore], stop: Stop) -> None:
     """Act on each chore when it is due, until ``stop`` is set."""
     from django.db import connection
 
@@ -75,9 +75,7 @@ def main() -> None:
     import django
 
     django.setup()
-    stop = threading.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: stop.set())
+    stop = Stop()
     end_with_parent(stop.set)
     log.info("scheduler_ready")
     work = chores()

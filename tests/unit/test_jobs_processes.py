@@ -66,3 +66,24 @@ def test_a_job_that_kills_its_process_is_quarantined_and_others_run(processes: P
     assert (poison.state, poison.error_code, poison.attempts) == ("failed", "poisoned", 3)
     processes.start("cpu")
     wait_for(lambda: state_of(good) == "done", "the other job")
+
+
+@pytest.mark.drill
+def test_a_frozen_worker_loses_its_job_and_its_late_writes_are_refused(processes: Processes) -> None:  # noqa: F811
+    """SIGSTOP beyond the time after which silence is death, another worker takes over, SIGCONT."""
+    processes.start("scheduler")
+    frozen = processes.start("cpu")
+    job = service.submit("test.forever", {})
+    wait_for(lambda: state_of(job) == "running", "the start")
+    first = job.fence
+    frozen.send_signal(signal.SIGSTOP)
+    processes.start("cpu")
+    wait_for(lambda: state_of(job) == "running" and job.fence > first, "the second worker to take over")
+    owner, fence = job.owner, job.fence
+    frozen.send_signal(signal.SIGCONT)
+    frozen.send_signal(signal.SIGTERM)
+    frozen.wait(60)
+    assert (state_of(job), job.owner, job.fence) == ("running", owner, fence)
+    assert job.events.filter(type__in=["done", "failed", "cancelled"]).count() == 0
+    assert service.cancel(job.id).state == "cancelling"
+    wait_for(lambda: state_of(job) == "cancelled", "the cancel by the second worker")
