@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import structlog
+from django.db import OperationalError
 
 from mlxplatform.batches import answering, lines, protocols, results
 from mlxplatform.batches.ending import finish
@@ -142,7 +143,8 @@ class _Lines:
                     await asyncio.gather(*running, return_exceptions=True)
         finally:
             file.close()
-            await self._flush()
+            while self._outcomes:
+                await self._flush()
 
     async def _wait(self, running: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
         """Until some line ends or it is time to write; a line's exception ends the run."""
@@ -187,9 +189,12 @@ class _Lines:
             return
         try:
             await self._sql(results.record, self._batch.id, self._ctx.job_id, self._ctx.holder, outcomes)
-        except BaseException:
+        except OperationalError as error:
+            # Locked for longer than a writer waits: nothing is lost, the next flush writes these too.
+            log.warning("batch_flush_delayed", batch=self._batch.id, lines=len(outcomes), error=type(error).__name__)
             self._outcomes = outcomes + self._outcomes
-            raise
+            self._ctx.check()
+            return
         self._done += len(outcomes)
         if self._forecast is not None:
             self._forecast.note(time.time(), self._done)

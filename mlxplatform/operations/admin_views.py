@@ -19,7 +19,7 @@ from mlxplatform.operations.doctor import examine
 
 
 def upkeep(request: HttpRequest) -> HttpResponse:
-    if not request.user.is_superuser:  # type: ignore[union-attr]
+    if not request.user.is_superuser:
         raise PermissionDenied
     findings = examine()
     if request.method == "POST":
@@ -44,7 +44,7 @@ def upkeep(request: HttpRequest) -> HttpResponse:
 
 
 def _leases() -> tuple[list[dict[str, Any]], bool]:
-    shown = []
+    shown: list[dict[str, Any]] = []
     for host in sorted({settings.ENV.host_id, *Host.objects.values_list("name", flat=True)}):
         try:
             seen = {"host": host, **lease.look(sync_client(), host)}

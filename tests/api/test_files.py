@@ -174,7 +174,7 @@ async def test_a_full_disk_is_a_clear_answer_and_leaves_nothing(web: httpx.Async
 
 async def test_expired_files_are_gone_and_swept_unless_needed(
     openai_sdk: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:  # noqa: F811
+) -> None:
     kept, gone = (await upload(openai_sdk)).id, (await upload(openai_sdk)).id
     await StoredFile.objects.aupdate(expires_at=timezone.now() - dt.timedelta(seconds=1))
     with pytest.raises(openai.NotFoundError):
