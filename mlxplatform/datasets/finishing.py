@@ -95,6 +95,7 @@ def meta_of(version: DatasetVersion) -> dict[str, Any]:
         "notes": version.notes,
         "counts": version.counts,
         "model": version.report.get("model"),
+        "model_revision": version.report.get("model_revision"),
         "options": version.options,
         "inputs": {name: _shown(value) for name, value in version.inputs.items()},
         "job": version.job,

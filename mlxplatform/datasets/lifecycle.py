@@ -9,6 +9,7 @@ from django.db import transaction
 from mlxplatform.datasets.models import DatasetRow, DatasetVersion
 from mlxplatform.datasets.rowsource import INDEX
 from mlxplatform.jobs.models import Job
+from mlxplatform.library import local_models
 from mlxplatform.rows import chunks
 
 #: Reason of rows whose call ended with an error, before a colon and the error's code.
@@ -38,9 +39,10 @@ def job_ended(job: Job) -> None:
 
 def note_model(version_id: int, model: str) -> None:
     """Record the model that really answers, so that every row's origin is known."""
+    found = local_models.find(model)
     with transaction.atomic():
         version = DatasetVersion.objects.select_for_update().get(pk=version_id)
-        version.report = {**version.report, "model": model}
+        version.report = {**version.report, "model": model, "model_revision": found.revision if found else None}
         version.save(update_fields=["report"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
@@ -22,16 +23,19 @@ SHOWN_CHARS = 4_000
 SHOWN_ROWS, SHOWN_CALLS = 200, 500
 
 
-def calls_of(job: str) -> list[dict[str, Any]]:
-    """Every call of a job, with its prompt and what came of it."""
-    calls = RowCall.objects.filter(job=job).order_by("ordinal", "id")[:SHOWN_CALLS]
-    return [_call_json(call) for call in calls]
+def calls_of(job: str, source: str = "") -> list[dict[str, Any]]:
+    """The calls of a job, or of one source of it, with prompts and what came of them."""
+    calls = RowCall.objects.filter(job=job)
+    if source:
+        calls = calls.filter(key__startswith=f"{source}:")
+    return [_call_json(call) for call in calls.order_by("ordinal", "id")[:SHOWN_CALLS]]
 
 
 def _call_json(call: RowCall) -> dict[str, Any]:
     source, _, step = call.key.rpartition(":")
     request = decode_request(bytes(call.request))
     shown: dict[str, Any] = {"source": source, "step": step, "prompt": _prompt(request), "max_tokens": request.max_tokens}
+    shown |= {"model": request.model, "sampling": msgspec.to_builtins(request.sampling)}
     if call.output is not None:
         output = decode_output(bytes(call.output))
         usage = output.usage

@@ -16,6 +16,7 @@ urlpatterns = [
     path("api/datasets/<str:dataset_id>/export", endpoint(GET=transfer_views.export)),
     path("api/datasets/<str:dataset_id>/versions", endpoint(GET=views.version_list)),
     path("api/datasets/<str:dataset_id>/rows", endpoint(GET=views.row_list)),
+    path("api/datasets/<str:dataset_id>/rows/<int:ordinal>", endpoint(GET=views.row_detail)),
     path("api/datasets/<str:dataset_id>/files", endpoint(GET=views.file_list)),
     path("api/datasets/<str:dataset_id>/files/<str:name>", endpoint(GET=views.file_download), name="dataset-file"),
 ]

@@ -8,7 +8,8 @@ from asgiref.sync import sync_to_async
 from django.http import HttpRequest, HttpResponseBase
 
 from mlxplatform.broker.connections import BROKER_ERRORS
-from mlxplatform.datasets import publish, queries, rowsource, rowtext, submit
+from mlxplatform.datasets import preview, publish, queries, rowsource, rowtext, submit
+from mlxplatform.datasets.lineage import lineage
 from mlxplatform.datasets.models import DatasetVersion
 from mlxplatform.datasets.templates.base import uses_model
 from mlxplatform.datasets.templates.registry import TEMPLATES
@@ -118,7 +119,7 @@ def _detail(request: HttpRequest, dataset_id: str) -> dict[str, Any]:
     shown = dataset_json(dataset, latest)
     if latest is not None:
         shown["latest"] = version_json(latest, full=True)
-    return {"ok": True, "dataset": shown}
+    return {"ok": True, "dataset": shown, "lineage": lineage(dataset)}
 
 
 async def version_list(request: HttpRequest, dataset_id: str) -> dict[str, Any]:
@@ -166,6 +167,21 @@ def _file_rows(version: DatasetVersion, params: dict[str, str]) -> dict[str, Any
     ]
     more = len(found) > limit
     return {"rows": rows, "has_more": more, "next": found[limit - 1][0] if more else None}
+
+
+async def row_detail(request: HttpRequest, dataset_id: str, ordinal: int) -> dict[str, Any]:
+    return await sync_to_async(_row)(request, dataset_id, ordinal)
+
+
+def _row(request: HttpRequest, dataset_id: str, ordinal: int) -> dict[str, Any]:
+    """One made row with its provenance: the calls behind it, with model, sampling, prompt and answer."""
+    version = queries.version_of(queries.find(request, dataset_id), request.GET.dict())
+    row = version.rows.filter(ordinal=ordinal).first()
+    if row is None:
+        raise Refusal(404, "row_not_found", "the version has no such row, or it was imported and has no calls")
+    made_by = {"template": version.dataset.template, "model": version.report.get("model")}
+    made_by["model_revision"] = version.report.get("model_revision")
+    return {"ok": True, "row": row_json(row), "made_by": made_by, "calls": preview.calls_of(version.job, row.source)}
 
 
 async def file_list(request: HttpRequest, dataset_id: str) -> dict[str, Any]:

@@ -688,3 +688,18 @@ def wait_until(condition: Callable[[], bool]) -> None:
             return
         threading.Event().wait(0.05)
     raise AssertionError("the condition did not come true")
+
+
+def test_every_row_knows_its_calls_and_the_dataset_its_relatives(client: Client, runtime: ScriptedRuntime) -> None:
+    runtime.say = lambda request: '["Name a river"]' if "JSON array" in (request.messages[-1].content or "") else "The Rhine."
+    _, version = finished(client, "self_instruct", {"seeds": "Name a city"}, seed=11)
+    [row] = client.get(f"/api/datasets/{version.dataset_id}/rows").json()["rows"]
+    shown = client.get(f"/api/datasets/{version.dataset_id}/rows/{row['ordinal']}").json()
+    [call] = shown["calls"]
+    assert (call["step"], call["model"], call["answer"]) == ("variants", "tiny", '["Name a river"]')
+    assert call["sampling"]["temperature"] == 0.7 and isinstance(call["sampling"]["seed"], int)
+    assert shown["made_by"]["template"] == "self_instruct" and shown["made_by"]["model"] == "tiny"
+    assert client.get(f"/api/datasets/{version.dataset_id}/rows/99").status_code == 404
+    _, filled = finished(client, "answer_fill", {"dataset_id": version.dataset_id})
+    known = client.get(f"/api/datasets/{version.dataset_id}").json()["lineage"]
+    assert known["continued_in"] == [{"dataset_id": filled.dataset_id, "version": 1}] and known["trained"] == []
