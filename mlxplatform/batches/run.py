@@ -27,7 +27,8 @@ from mlxplatform.files import service as files
 from mlxplatform.inference.client import kind_of
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.placement import find_place
-from mlxplatform.jobs.context import JobContext, JobFailed
+from mlxplatform.jobs.context import JobContext, JobFailed, OwnershipLost
+from mlxplatform.jobs.moves import MoveRefused
 from mlxplatform.rows.pool import RowPool
 from mlxplatform.rows.sqlthread import SqlThread
 
@@ -44,11 +45,16 @@ FLUSH_LINES, FLUSH_S = 64, 0.5
 READ_LINES = 64
 #: Seconds between looks for a host while none is alive.
 HOST_WAIT_S = 1.0
+#: Seconds between progress events: a batch may run for a day.
+TELL_S = 3.0
 
 
 def run(ctx: JobContext) -> dict[str, Any]:
     """The job's runner."""
-    return asyncio.run(_run(ctx))
+    try:
+        return asyncio.run(_run(ctx))
+    except MoveRefused:
+        raise OwnershipLost(ctx.job_id) from None
 
 
 async def _run(ctx: JobContext) -> dict[str, Any]:
@@ -116,6 +122,7 @@ class _Lines:
         self._outcomes: list[Outcome] = []
         self._flushed = time.monotonic()
         self._done = 0
+        self._told = 0.0
         self._forecast: Forecaster | None = None
 
     async def run(self) -> None:
@@ -180,7 +187,7 @@ class _Lines:
                     raise
             except BROKER_ERRORS as error:
                 log.debug("batch_waits_for_broker", error=type(error).__name__)
-            self._ctx.stage("waiting", message="waiting for a GPU host")
+            self._tell("waiting", "waiting for a GPU host")
             await asyncio.sleep(HOST_WAIT_S)
 
     async def _flush(self) -> None:
@@ -202,9 +209,13 @@ class _Lines:
             await self._sql(results.set_forecast, self._batch.id, estimate)
         self._tell()
 
-    def _tell(self) -> None:
-        total = self._batch.total
-        self._ctx.stage("running", progress=self._done / max(total, 1) * 0.99, message=f"{self._done} of {total} lines")
+    def _tell(self, stage: str = "running", message: str = "") -> None:
+        """Say where it stands, not more often than anybody can read."""
+        total, now = self._batch.total, time.monotonic()
+        if now - self._told >= TELL_S or self._done >= total:
+            self._told = now
+            share = self._done / max(total, 1) * 0.99
+            self._ctx.stage(stage, progress=share, message=message or f"{self._done} of {total} lines")
 
 
 async def _read(file: Any, batch: Batch) -> Any:
