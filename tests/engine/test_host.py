@@ -23,6 +23,7 @@ from mlxplatform.inference.contract import (
     Waiting,
 )
 from tests.engine.conftest import EMBEDDER, ENDLESS, Host
+from workers.host import healing
 
 MakeHost = Callable[..., Host]
 
@@ -141,8 +142,12 @@ def test_waiting_is_told_while_the_engine_restarts(make_host: MakeHost) -> None:
     assert running.done.wait(10)
 
 
-def test_who_kills_the_engine_again_and_again_is_named_and_the_others_go_on(make_host: MakeHost) -> None:
+def test_who_kills_the_engine_again_and_again_is_named_and_the_others_go_on(
+    make_host: MakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A request that aborts the process is played by a test that kills whenever that request runs."""
+    # A real poison repeats at its place; this one kills a little later each time, which must not count as progress.
+    monkeypatch.setattr(healing, "PROGRESS", 10_000)
     host = make_host()
     host.ask(max_tokens=2)
     engine = host.engine()
@@ -225,8 +230,9 @@ def test_closing_ends_children_and_tells_their_requests(make_host: MakeHost) -> 
 def test_a_prompt_longer_than_memory_is_refused_with_both_numbers(make_host: MakeHost) -> None:
     from workers.engine.platform import SCRATCH_BYTES
 
-    per_token, weights, prefix = 512, 421888, 16 * 1024 * 1024
-    host = make_host(budget=SCRATCH_BYTES + weights + prefix + 60 * per_token)
+    per_token, weights = 512, 421888
+    # A quarter of what the weights leave is the prompt caches' share.
+    host = make_host(budget=SCRATCH_BYTES + weights + 80 * per_token)
     last = host.ask("word " * 100, max_tokens=2).last
     assert isinstance(last, Failed)
     assert (last.status, last.code) == (400, "context_over_budget")

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from workers.engine.main import Options
 
 MIB = 1024 * 1024
+#: Prompt caches in memory may take at most this part of what the weights leave.
+PREFIX_SHARE = 4
 #: The tier on SSD may grow to this many times the tier in memory.
 DISK_FACTOR = 4
 
@@ -109,10 +111,11 @@ class Resident:
 
         per_token = kv_bytes_per_token(loaded)
         budget = options.budget or platform.memory_budget()
-        room = max(0, budget - loaded.weight_bytes - platform.SCRATCH_BYTES - options.prefix_mb * MIB)
-        kv_tokens = max(1, room // per_token) if per_token else 0
+        room = max(0, budget - loaded.weight_bytes - platform.SCRATCH_BYTES)
+        prefix_bytes = min(options.prefix_mb * MIB, room // PREFIX_SHARE)
+        kv_tokens = max(1, (room - prefix_bytes) // per_token) if per_token else 0
         limits = Limits(options.slots, options.prefill_ms / 1000, options.row_share, options.context, kv_tokens)
-        prefix = _prefix_cache(options, loaded, machine)
+        prefix = _prefix_cache(options, loaded, machine, prefix_bytes)
         adapters = Adapters(loaded.model)
         chooser = RowChooser(vocabulary_size(loaded.config), options.model_dir, adapters)
         core = Core(loaded.model, chooser, limits, prefix=prefix)
@@ -148,8 +151,8 @@ def kv_bytes_per_token(loaded: Loaded) -> int:
     return total
 
 
-def _prefix_cache(options: Options, loaded: Loaded, machine: platform.Platform) -> Any:
-    if not options.prefix_mb:
+def _prefix_cache(options: Options, loaded: Loaded, machine: platform.Platform, size: int) -> Any:
+    if not size:
         return None
     from workers.engine.prefix_cache import PrefixCache
     from workers.engine.prefix_disk import DiskTier
@@ -157,8 +160,8 @@ def _prefix_cache(options: Options, loaded: Loaded, machine: platform.Platform) 
     disk = None
     if options.prefix_dir:
         identity = f"{options.revision} {loaded.dtype} {machine.device}"
-        disk = DiskTier(Path(options.prefix_dir), identity, DISK_FACTOR * options.prefix_mb * MIB)
-    return PrefixCache(options.prefix_mb * MIB, disk=disk)
+        disk = DiskTier(Path(options.prefix_dir), identity, DISK_FACTOR * size)
+    return PrefixCache(size, disk=disk)
 
 
 def _facts(machine: platform.Platform, dtype: str, weight_bytes: int, kv_bytes: int) -> dict[str, Any]:

@@ -144,6 +144,17 @@ class Engine:
                     entry.sink([Waiting(0, None, reason)])
             self._flush()
 
+    def tell_positions(self) -> None:
+        """Tell requests that wait for a slot where they stand, when that changed."""
+        with self._lock:
+            waiting = [entry for entry in self._entries.values() if entry.waits and not entry.is_row]
+            free = max(0, int(str(self._options["slots"])) - (self.count(rows=False) - len(waiting)))
+            for position, entry in enumerate(waiting[free:], start=1):
+                if entry.position != position:
+                    entry.position = position
+                    entry.sink([Waiting(position, None, "queue")])
+            self._flush()
+
     def set_deadline(self, monotonic: float) -> None:
         """Until when the child may use the GPU."""
         self._deadline = monotonic
@@ -319,6 +330,7 @@ class Engine:
         entry.admitted = True
         events: list[Event] = [Admitted(len(entry.prepared.prompt_ids), self.model.id, self._host)]
         if not entry.is_row and (position := self.waiting()):
+            entry.position = position
             events.append(Waiting(position, None, "queue"))
         entry.sink(events)
         return True

@@ -46,6 +46,7 @@ class Entry:
     prefilled: int = 0
     admitted: bool = False
     room: int | None = None
+    position: int = 0
     deaths: int = 0
     mark: int = 0
     outcome: Finished | Failed | None = None
@@ -59,6 +60,11 @@ class Entry:
     @property
     def is_row(self) -> bool:
         return self.request.priority == "row"
+
+    @property
+    def waits(self) -> bool:
+        """Admitted, and neither prefilled nor answered at all yet."""
+        return self.admitted and self.outcome is None and not self.prefilled and not self.emitted
 
     def start_order(self) -> Start:
         """The order that makes an engine run the rest of this request."""

@@ -52,13 +52,14 @@ class Residency:
         self,
         host: str,
         budget: int,
-        options: Callable[[LocalModel], Mapping[str, object]],
+        options: Callable[[LocalModel, int], Mapping[str, object]],
         flush: Callable[[], None],
         dtype: str = "auto",
         idle_seconds: float = 0.0,
         gated: Callable[[Engine, str], Gate] | None = None,
     ):
         self.host, self.budget, self.dtype, self.idle_seconds = host, budget, dtype, idle_seconds
+        #: Command line of an engine child from its model and the bytes it may use.
         self._options, self._flush, self._gated = options, flush, gated
         self._engines: dict[str, Engine] = {}
         self._pinned: set[str] = set()
@@ -95,7 +96,8 @@ class Residency:
             for victim in victims:
                 log.info("engine.evicted", model=victim.model.id, **{"for": model.id})
                 victim.stop()
-            engine = Engine(model, self._options(model), self.host, self._flush, self._on_end, self._gated)
+            left = self.budget - sum(declared_bytes(other.model, self.dtype) for other in self._engines.values())
+            engine = Engine(model, self._options(model, left), self.host, self._flush, self._on_end, self._gated)
             self._engines[model.id] = engine
             return engine
 

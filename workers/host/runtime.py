@@ -236,7 +236,7 @@ class HostRuntime:
 
         return memory_budget(self.settings.budget)
 
-    def _options(self, model: LocalModel) -> dict[str, object]:
+    def _options(self, model: LocalModel, budget: int) -> dict[str, object]:
         settings = self.settings
         return {
             "dtype": settings.dtype,
@@ -248,7 +248,7 @@ class HostRuntime:
             "prefix-mb": settings.prefix_mb,
             "prefix-dir": settings.home / "cache" / "prefix",
             "revision": model.revision,
-            "budget": self.residency.budget,
+            "budget": budget,
             "context": self.context_of(model),
         }
 

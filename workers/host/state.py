@@ -116,6 +116,7 @@ class HostState:
             "bytes": model.bytes,
             "parameters": model.parameters,
             "quantization": model.quantization,
+            "plan": self._plan(model),
             "needed_bytes": declared_bytes(model, self._runtime.settings.dtype),
             "resident": engine is not None and engine.state == "ready",
             "pinned": self._runtime.residency.is_pinned(model.id),
@@ -124,6 +125,10 @@ class HostState:
             "blas": facts.get("blas", ""),
             "device": facts.get("device", ""),
         }
+
+    def _plan(self, model: local_models.LocalModel) -> dict[str, Any]:
+        plan = self._runtime.residency.plan(model)
+        return {"fits": plan.fits, "evict": list(plan.evict)}
 
     def _rate(self, engines: list[Engine]) -> float:
         """Tokens per second since the last snapshot."""
@@ -143,6 +148,8 @@ class HostState:
             except Exception:  # the heartbeat must outlive whatever one reading trips over
                 log.exception("state.failed")
             self._runtime.residency.unload_idle()
+            for engine in self._runtime.residency.engines():
+                engine.tell_positions()
             self._stopped.wait(INTERVAL)
 
     def _write_row(self, state: dict[str, Any]) -> None:
