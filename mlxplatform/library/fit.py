@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -48,9 +49,8 @@ def kv_bytes_per_token(model: LocalModel, *, metal: bool) -> int:
     width = config.get("head_dim")
     if not width and config.get("hidden_size") and config.get("num_attention_heads"):
         width = config["hidden_size"] // config["num_attention_heads"]
-    if not all(isinstance(value, int) and value > 0 for value in (layers, heads, width)):
-        return 0
-    return int(2 * layers * heads * width * (_FLOAT16 if metal else _FLOAT32))
+    numbers = [value for value in (layers, heads, width) if isinstance(value, int) and value > 0]
+    return 2 * math.prod(numbers) * (_FLOAT16 if metal else _FLOAT32) if len(numbers) == 3 else 0
 
 
 def assess(model: LocalModel, machine: Machine, context: int = 0) -> Report:

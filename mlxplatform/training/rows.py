@@ -19,6 +19,7 @@ import msgspec
 from mlxplatform.files import jsonl
 from mlxplatform.inference.contract import Message, Tool, ToolCall
 
+Role = Literal["system", "user", "assistant", "tool"]
 Format = Literal["messages", "prompt_completion", "text", "preference"]
 #: Keys of a row, by format. Others are ignored when listed below, refused when not.
 _KEYS: dict[Format, tuple[str, ...]] = {
@@ -235,8 +236,8 @@ def _turns(value: Any, name: str) -> tuple[list[Message], list[int]]:
             raise BadRow(f"{where}.weight must be 0 or 1")
         if role == "assistant" and not calls and not (content or "").strip():
             raise BadRow(f"{where}: the assistant says nothing")
-        role = "system" if role == "developer" else role
-        turns.append(Message(role, content, turn.get("name"), tool_calls=calls, tool_call_id=turn.get("tool_call_id")))
+        speaker: Role = "system" if role == "developer" else role
+        turns.append(Message(speaker, content, turn.get("name"), tool_calls=calls, tool_call_id=turn.get("tool_call_id")))
         weights.append(weight if role == "assistant" else 0)
     return turns, weights
 

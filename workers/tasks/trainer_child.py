@@ -26,6 +26,7 @@ from django.conf import settings
 from mlxplatform.broker.connections import BROKER_ERRORS, sync_client
 from mlxplatform.broker.lease import Lease, LeaseTooLarge, Policy
 from mlxplatform.jobs.context import JobCancelled, JobContext, JobFailed, JobStopped, OwnershipLost
+from workers.tasks.gpu_room import make_room
 
 log = structlog.get_logger(__name__)
 
@@ -119,7 +120,7 @@ class Run:
         finish_asked: Callable[[], bool] = lambda: False,
         on_event: Callable[[dict[str, Any]], None] = lambda event: None,
     ):
-        self.ctx, self.task = ctx, task
+        self.ctx, self.task, self.size = ctx, task, size
         self.finish_asked, self.on_event = finish_asked, on_event
         self._lost = threading.Event()
         self._wish = ""
@@ -144,6 +145,7 @@ class Run:
             JobFailed: it explained a failure, or died.
             JobStopped: the job was cancelled, paused or given back.
         """
+        make_room(self.ctx, self.size)
         self._acquire()
         try:
             with Child(self.task) as child:

@@ -167,7 +167,7 @@ class Trainer:
             self.control.between_steps()
             tokens, mask = padded([sequence], self.task["max_seq_length"])
             total, _ = objectives.answer_logprobs(self.model, mx.array(tokens), mx.array(mask))
-            sums.append(float(total.item()))
+            sums.append(_number(total))
             if index % 50 == 0:
                 report.stage("reference", 0.01, "Measuring the reference.", row=index, rows=len(sides))
         for module, scale in adapted:
@@ -389,6 +389,11 @@ def _shown(task: dict[str, Any]) -> dict[str, Any]:
 
 def _empty_window() -> dict[str, float]:
     return dict.fromkeys(("loss", "tokens", "correct", "counted", "margin", "steps", "seconds", "norm"), 0.0)
+
+
+def _number(value: mx.array) -> float:
+    number: Any = value.item()
+    return float(number)
 
 
 def _short(value: float) -> float:

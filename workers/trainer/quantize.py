@@ -151,7 +151,7 @@ def _choice(task: dict[str, Any], model: nn.Module) -> Choice:
             raise Explained("recipe_unsuitable", "This model's layers are not named as the mixed recipes expect.") from error
 
         def by_recipe(path: str, module: nn.Module) -> dict[str, Any] | None:
-            wanted = predicate(path, module)  # type: ignore[call-arg]
+            wanted = predicate(path, module)
             return dict(wanted) if isinstance(wanted, dict) else scheme if wanted else None
 
         return by_recipe

@@ -73,12 +73,13 @@ def _divergence(
 ) -> float | None:
     """None when it is not a number."""
     original = module.weight
-    packed: Any = mx.quantize(original, group_size=group_size, bits=bits)
-    module.weight = mx.dequantize(*packed, group_size=group_size, bits=bits).astype(original.dtype)
+    packed, scales, biases = mx.quantize(original, group_size=group_size, bits=bits)
+    module.weight = mx.dequantize(packed, scales, biases, group_size=group_size, bits=bits).astype(original.dtype)
     total = 0.0
     for window, before in zip(windows, reference, strict=True):
         after = _log_probabilities(model, window)
-        total += float((mx.exp(before) * (before - after)).sum(-1).mean().item())
+        found: Any = (mx.exp(before) * (before - after)).sum(-1).mean().item()
+        total += float(found)
     module.weight = original
     mean = total / len(windows)
     return mean if math.isfinite(mean) else None
