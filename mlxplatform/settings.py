@@ -73,14 +73,14 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "mlxplatform.http.guards.GuardMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
-    "django.contrib.sessions.middleware.SessionMiddleware",
-    "django.middleware.csrf.CsrfViewMiddleware",
-    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "mlxplatform.http.people.StaticFilesMiddleware",
+    "mlxplatform.http.people.SessionMiddleware",
+    "mlxplatform.http.people.CsrfViewMiddleware",
+    "mlxplatform.http.people.AuthenticationMiddleware",
     "mlxplatform.accounts.middleware.IdentityMiddleware",
     "mlxplatform.accounts.middleware.QuotaMiddleware",
-    "django.contrib.messages.middleware.MessageMiddleware",
-    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "mlxplatform.http.people.MessageMiddleware",
+    "mlxplatform.http.people.FrameMiddleware",
 ]
 
 ROOT_URLCONF = "mlxplatform.urls"

@@ -72,7 +72,7 @@ async def identify(request: HttpRequest) -> Identity:
     identity = await _by_keys(offered) if offered else None
     if identity is None:
         identity = await _by_session(request)
-    if identity is None and await sync_to_async(_is_open)():
+    if identity is None and await _is_open():
         identity = LOCAL if is_loopback(request) else None
     if identity is None:
         message = (
@@ -161,12 +161,14 @@ def user_scopes(user: Any) -> frozenset[str]:
     return frozenset(scope for name in groups for scope in ROLES.get(name, ()))
 
 
-def _is_open() -> bool:
-    """Whether this machine may still be used without a key."""
-    global _keyless
+async def _is_open() -> bool:
+    """Whether this machine may still be used without a key. What is remembered costs no hop to a thread."""
     until, value = _keyless
-    now = time.monotonic()
-    if until <= now:
-        value = settings.ENV.auth == "auto" and not keys.any_key_exists()
-        _keyless = (now + _REMEMBER, value)
+    return value if until > time.monotonic() else await sync_to_async(_look_whether_open)()
+
+
+def _look_whether_open() -> bool:
+    global _keyless
+    value = settings.ENV.auth == "auto" and not keys.any_key_exists()
+    _keyless = (time.monotonic() + _REMEMBER, value)
     return value
