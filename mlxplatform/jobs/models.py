@@ -63,6 +63,8 @@ class Job(models.Model):
     digest = models.CharField(max_length=64, default="", blank=True)
     project = models.CharField(max_length=64, default="default")
     created_by = models.CharField(max_length=150, default="", blank=True)
+    #: Jobs of one lane (not empty) run one at a time, whatever their kind.
+    lane = models.CharField(max_length=120, default="", blank=True)
     parent = models.ForeignKey("self", null=True, blank=True, on_delete=models.SET_NULL, related_name="children")
     #: Jobs which must be done first.
     after = models.ManyToManyField("self", symmetrical=False, blank=True, related_name="dependents")

@@ -205,10 +205,12 @@ def claimable(queue: str) -> QuerySet[Job]:
     if QueuePause.objects.filter(queue=queue).exists():
         return Job.objects.none()
     # By state alone: few jobs are live at once, while a kind may have a hundred thousand rows.
-    running = Counter(Job.objects.filter(state__in=LIVE, owner__gt="").values_list("kind", flat=True))
+    live = list(Job.objects.filter(state__in=LIVE, owner__gt="").values_list("kind", "lane"))
+    running = Counter(kind for kind, _ in live)
+    lanes = {lane for _, lane in live if lane}
     full = [name for name in running if name in kinds.names() and 0 < kinds.get(name).concurrency <= running[name]]
     due = Job.objects.filter(queue=queue, state=QUEUED, due_at__lte=timezone.now())
-    return due.exclude(kind__in=full).order_by("-priority", "created_at", "id")
+    return due.exclude(kind__in=full).exclude(lane__in=lanes).order_by("-priority", "created_at", "id")
 
 
 def _one_claim_at_a_time(queue: str) -> None:

@@ -46,11 +46,12 @@ def submit(
     host: str = "",
     parent: Job | None = None,
     after: Collection[str] = (),
+    lane: str = "",
 ) -> Job:
     """Create a job, or return the one this idempotency key already made.
 
     ``host`` chooses the GPU host of a trainer job (default: this machine's). ``after`` names jobs that must be
-    done first.
+    done first. Jobs of one ``lane`` run one at a time.
 
     Raises:
         Refusal: the key was used for different work, or a job named in ``after`` does not exist.
@@ -83,6 +84,7 @@ def submit(
                 project=project,
                 created_by=created_by,
                 parent=parent,
+                lane=lane,
                 message="waiting for other jobs" if blocked else "",
             )
             moves.create(job, after=earlier)

@@ -153,6 +153,16 @@ def test_concurrency_limit_and_queue_pause_hold_jobs_back(pulse: Pulse) -> None:
     assert (state_of(free), state_of(second)) == ("done", "queued")
 
 
+def test_jobs_of_one_lane_run_one_at_a_time(pulse: Pulse) -> None:
+    first, second = (service.submit("test.forever", {"n": n}, lane="model:tiny") for n in range(2))
+    other = service.submit("test.lines", {"n": 1}, lane="model:other")
+    in_thread(pulse)
+    wait_for(lambda: state_of(first) == "running")
+    assert run_next(pulse)
+    assert (state_of(other), state_of(second)) == ("done", "queued")
+    assert not run_next(pulse)
+
+
 def test_idempotency_key_returns_the_first_job_and_refuses_other_work(pulse: Pulse) -> None:
     first = service.submit("test.lines", {"n": 1}, idempotency_key="k")
     assert service.submit("test.lines", {"n": 1}, idempotency_key="k").id == first.id
