@@ -49,8 +49,8 @@ log = structlog.get_logger(__name__)
 MAX_ROUNDS, FRUITLESS_ROUNDS = 20, 2
 #: Sources written in one transaction, and seconds a finished source waits for others at most.
 SAVE_SOURCES, SAVE_SECONDS = 64, 1.0
-#: Seconds between progress events.
-PROGRESS_SECONDS = 0.5
+#: Seconds between progress events, and while nothing changes.
+PROGRESS_SECONDS, QUIET_SECONDS = 0.5, 15.0
 #: Sources a preview counts at most, beyond those it runs.
 COUNTED_SOURCES = 100_000
 #: Share of the job's progress taken by starting and by making rows.
@@ -88,6 +88,7 @@ class DatasetRun:
         self._done: set[str] = set()
         self._buffer: list[SourceDone] = []
         self._saved_at = self._told_at = time.monotonic()
+        self._told = (-1, -1, -1)
         self._accepted = 0
         self._dropped: Counter[str] = Counter()
         self._started_at = time.monotonic()
@@ -268,9 +269,11 @@ class DatasetRun:
 
     def _tell(self, total: int, done: int, *, force: bool = False) -> None:
         now = time.monotonic()
-        if not force and now - self._told_at < PROGRESS_SECONDS:
+        state = (done, self._accepted, self._dropped.total())
+        quiet = PROGRESS_SECONDS if state != self._told else QUIET_SECONDS
+        if not force and now - self._told_at < quiet:
             return
-        self._told_at = now
+        self._told_at, self._told = now, state
         target = self.options.rows
         share = min(self._accepted / target, 1.0) if target else (done / total if total else 1.0)
         rate = self._fresh / max(now - self._started_at, 1e-3)

@@ -6,6 +6,8 @@ import json
 import re
 from typing import Any
 
+from mlxplatform.inference.contract import Constraint
+
 _BULLET = re.compile(r"^\s*(?:\d{1,3}\s*[.):]|[-*•‣])\s*(.+?)\s*$")
 _QUOTES = "\"'“”‘’`"
 #: Brackets with nothing but text between them, for lists whose quotes do not match.
@@ -74,14 +76,22 @@ def string_list(text: str) -> list[str]:
 
 
 def _item_text(item: Any) -> str | None:
-    """A string, or the instruction inside an object."""
+    """A string, or the instruction inside an object: under a usual name, or its only text."""
     if isinstance(item, str):
         return item
     if isinstance(item, dict):
         for key in ("instruction", "question", "prompt", "text"):
             if isinstance(item.get(key), str):
                 return str(item[key])
+        texts = [value for value in item.values() if isinstance(value, str)]
+        return texts[0] if len(texts) == 1 else None
     return None
+
+
+def list_of(count: int, longest: int = 300) -> Constraint:
+    """Decoding limited to a JSON array of ``count`` strings, which even small models then get right."""
+    item = {"type": "string", "minLength": 3, "maxLength": longest}
+    return Constraint("json_schema", {"type": "array", "items": item, "minItems": count, "maxItems": count})
 
 
 def fenced_code(text: str) -> tuple[str, str] | None:

@@ -18,7 +18,7 @@ from mlxplatform.datasets.templates.base import (
     system,
     user,
 )
-from mlxplatform.datasets.templates.parsing import string_list
+from mlxplatform.datasets.templates.parsing import list_of, string_list
 
 #: Tokens granted per instruction asked for, so that a long list is not cut.
 TOKENS_PER_VARIANT = 64
@@ -42,6 +42,7 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
             ),
         ],
         max_tokens=max(MIN_TOKENS, TOKENS_PER_VARIANT * wanted),
+        constraint=list_of(wanted),
     )
     found = string_list(answer.text)[:wanted]
     if not found:

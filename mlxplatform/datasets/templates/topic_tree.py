@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mlxplatform.datasets.templates.base import Ask, Draft, Drop, Field, Inputs, Source, Template, chat_row, lines, system, user
-from mlxplatform.datasets.templates.parsing import string_list
+from mlxplatform.datasets.templates.parsing import list_of, string_list
 
 LIST_TOKENS, ANSWER_TOKENS = 512, 600
+#: Longest name of a topic, characters.
+TOPIC_CHARS = 60
 
 
 def sources(inputs: Inputs) -> Iterator[Source | Drop]:
@@ -23,6 +25,7 @@ async def split(ask: Ask, step: str, path: list[str], count: int) -> list[str]:
             user(f"Subject: {' > '.join(path)}\n\nName {count} different subtopics as a JSON array of short strings."),
         ],
         max_tokens=LIST_TOKENS,
+        constraint=list_of(count, TOPIC_CHARS),
     )
     return list(dict.fromkeys(string_list(answer.text)))[:count]
 
@@ -52,6 +55,7 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
                 ),
             ],
             max_tokens=LIST_TOKENS,
+            constraint=list_of(inputs["questions_per_leaf"]),
         )
         questions = string_list(asked.text)[: inputs["questions_per_leaf"]]
         if not questions:
