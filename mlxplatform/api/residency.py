@@ -36,7 +36,7 @@ async def _holders(model_id: str) -> list[tuple[HostState, ServedModel]]:
 async def _order(model_id: str, op: str, **fields: Any) -> list[tuple[HostState, ServedModel]]:
     holders = await _holders(model_id)
     for host, _ in holders:
-        await async_client().rpush(queues.control_key(host.name), control(op, model=model_id, **fields))  # type: ignore[misc]
+        await async_client().rpush(queues.control_key(host.name), control(op, model=model_id, **fields))
     return holders
 
 
