@@ -171,7 +171,8 @@ def _reasons_against(edit: Edit, before: str | None, after: str | None) -> list[
         return []
     if isinstance(edit, Forget):
         return gate.footnote_faults(before or "", after)
-    return gate.reasons_against(before or "", after, edits.released_by(edit, before, after))
+    released = edits.released_by(edit, before, after)
+    return gate.reasons_against(before or "", after, released, edits.corrected_words(edit, before))
 
 
 def _digest(text: str | None) -> str:

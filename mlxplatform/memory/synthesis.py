@@ -138,7 +138,9 @@ class Synthesis:
             told.count("already said")
             self._fold(stem, folds, None, "already said")
             return False
-        reasons = gate.reasons_against(before or "", after or "", edits.released_by(edit, before, after))
+        reasons = gate.reasons_against(
+            before or "", after or "", edits.released_by(edit, before, after), edits.corrected_words(edit, before)
+        )
         if reasons:
             told.refuse(stem, "; ".join(reasons))
             return False

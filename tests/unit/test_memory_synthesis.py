@@ -439,3 +439,41 @@ def test_a_passage_that_also_names_something_without_a_page_still_reaches_its_pa
     read(vault, [both])
     synthesize(vault, job="job_0000000000000002")
     assert "every month" in Wiki.of(vault).read(PAGE)
+
+
+def test_a_model_that_sees_errors_everywhere_destroys_nothing(vault):
+    read(vault, CORPUS)
+    synthesize(vault)
+    read(vault, [LATER])
+    severe = Scripted(
+        lambda ask: (
+            {"verdicts": ["error"] * ask.schema["properties"]["verdicts"]["minItems"]} if ask.stage == "reconcile" else None
+        )
+    )
+    synthesize(vault, severe, job="job_0000000000000002")
+    text = Wiki.of(vault).read(PAGE)
+    assert "57 mm gasket" in text.split("## History")[0]
+    assert "every two months" in text.split("## History")[1]
+
+
+def test_a_correction_in_the_passage_itself_drops_the_wrong_statement(vault):
+    read(vault, CORPUS)
+    synthesize(vault)
+    corrected = {**LATER, "messages": [{"role": "user", "content": "I was wrong about it."}, LATER["messages"][1]]}
+    read(vault, [corrected])
+    severe = Scripted(
+        lambda ask: (
+            {"verdicts": ["error"] * ask.schema["properties"]["verdicts"]["minItems"]} if ask.stage == "reconcile" else None
+        )
+    )
+    synthesize(vault, severe, job="job_0000000000000002")
+    text = Wiki.of(vault).read(PAGE)
+    assert "every two months" not in text and "## History" not in text and "every month" in text
+
+
+def test_half_a_sentence_is_not_kept(vault):
+    cut = ("The Lelit Anna takes a 57 mm gasket. " + "The gasket of silicone is what the Lelit Anna takes and " * 9)[:300]
+    read(vault, CORPUS)
+    synthesize(vault, Scripted(lambda ask: {"sentences": [{"text": cut, "note": 1}]} if "Section: Parts" in ask.prompt else None))
+    text = Wiki.of(vault).read(PAGE)
+    assert "takes a 57 mm gasket." in text and "takes and" not in text

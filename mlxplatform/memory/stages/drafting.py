@@ -16,6 +16,8 @@ from mlxplatform.memory.wiki import wording
 from mlxplatform.memory.wiki.edits import Sentence, Source
 from mlxplatform.memory.wiki.page import sentences
 
+#: Characters of one drafted text; decoding stops there, in mid-word if it must.
+TEXT_LIMIT = 300
 #: Most sentences of one draft.
 MOST_SENTENCES = 8
 
@@ -27,7 +29,7 @@ SCHEMA: dict[str, Any] = {
             "maxItems": MOST_SENTENCES,
             "items": {
                 "type": "object",
-                "properties": {"text": {"type": "string", "maxLength": 300}, "note": {"type": "integer"}},
+                "properties": {"text": {"type": "string", "maxLength": TEXT_LIMIT}, "note": {"type": "integer"}},
                 "required": ["text", "note"],
                 "additionalProperties": False,
             },
@@ -64,7 +66,10 @@ def _single(drafted: Any) -> Iterator[tuple[str, int]]:
     """(sentence, note) of an answer; small models put several sentences, or one many times, into one text."""
     for item in (drafted or {}).get("sentences", []):
         first_line = next((line for line in item["text"].splitlines() if line.strip()), "")
-        for sentence in sentences(first_line)[:MOST_SENTENCES]:
+        found = sentences(first_line)
+        if len(item["text"]) >= TEXT_LIMIT:
+            found = found[:-1]  # Cut off by the limit: half a sentence may say the opposite of the whole.
+        for sentence in found[:MOST_SENTENCES]:
             yield sentence, item["note"]
 
 

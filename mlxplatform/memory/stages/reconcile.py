@@ -11,16 +11,17 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from mlxplatform.memory.models import Change
+from mlxplatform.memory.models import Change, Chunk
 from mlxplatform.memory.report import StageReport
-from mlxplatform.memory.synthesis import Ask, Synthesis, quoted
+from mlxplatform.memory.synthesis import Ask, Notes, Synthesis, quoted
 from mlxplatform.memory.wiki import edits, wording
 from mlxplatform.memory.wiki.edits import AddSentences, CreatePage, Retire, plain_sentence
 from mlxplatform.memory.wiki.page import HISTORY, bare, definitions, markers, parse, render, sentences
 
 STAGE = "reconcile"
-#: An older sentence is put to the model when it holds this share of the newer one's words, or the reverse.
-SAME_SUBJECT = 0.34
+#: An older sentence is put to the model when it holds this share of the newer one's words, or the reverse. The
+#: words of the page's title do not count: every sentence of a page has them.
+SAME_SUBJECT = 0.4
 #: Older sentences compared with one newer one.
 MOST_CANDIDATES = 6
 
@@ -30,6 +31,11 @@ TASK = (
     "Answer in JSON."
 )
 VERDICTS = ("holds", "evolution", "error")
+#: A plain error is believed only when the passage itself speaks of one; small models see errors everywhere.
+_CORRECTION = re.compile(
+    r"\b(?:wrong|mistake|mistaken|incorrect|correction|corrected|actually|misremember\w*|typo|never was|was not|wasn't)\b",
+    re.IGNORECASE,
+)
 _DATE = re.compile(r"\((\d{4}-\d{2}-\d{2})")
 
 
@@ -71,6 +77,7 @@ def run(syn: Synthesis) -> None:
         return
     written = machine_sentences(syn)
     cases = [case for change in pending for case in _cases(syn, change, written.get(change.stem, set()))]
+    corrects = _corrections(syn, pending)
     system = syn.system(STAGE, TASK)
     asks = []
     for case in cases:
@@ -83,6 +90,8 @@ def run(syn: Synthesis) -> None:
             told.refuse(case.change.stem, f"left unresolved: {answer.error}")
             continue
         for old, verdict in zip(case.older, answer.value["verdicts"], strict=True):
+            if verdict == "error" and case.change.pk not in corrects:
+                verdict = "evolution"
             if verdict != "holds":
                 _retire(syn, told, case, old, verdict)
     Change.objects.filter(pk__in=[change.pk for change in pending]).update(reconciled=True)
@@ -115,21 +124,36 @@ def _cases(syn: Synthesis, change: Change, written: set[str]) -> list[_Case]:
     present = render(type(page)(page.preamble, tuple(s for s in page.sections if s.title.casefold() != HISTORY.casefold())))
     dates = {d.label: found[1] for d in definitions(text) if (found := _DATE.search(d.text))}
     cases = []
+    own = {plain_sentence(sentence.text) for sentence in edit.sentences}
+    title = wording.content(change.stem.replace("_", " "))
     for sentence in edit.sentences:
         new_date = max(source.date for source in sentence.sources)
         older = []
         for other in sentences(present):
             key = plain_sentence(other)
             when = max((dates.get(label, "") for label in markers(other)), default="")
-            if key == plain_sentence(sentence.text) or key not in written or not when or when > new_date:
+            if key in own or key not in written or not when or when >= new_date:
                 continue
-            shared = max(wording.containment(sentence.text, bare(other)), wording.containment(bare(other), sentence.text))
+            shared = _shared(wording.content(sentence.text) - title, wording.content(bare(other)) - title)
             if shared >= SAME_SUBJECT:
                 older.append((shared, bare(other)))
         if older:
-            ranked = [text for _, text in sorted(older, key=lambda pair: -pair[0])[:MOST_CANDIDATES]]
+            ranked = list(dict.fromkeys(text for _, text in sorted(older, key=lambda pair: -pair[0])))[:MOST_CANDIDATES]
             cases.append(_Case(change, sentence.text, new_date, ranked))
     return cases
+
+
+def _shared(one: frozenset[str], other: frozenset[str]) -> float:
+    """The larger share of the words that either has in common with the other."""
+    return len(one & other) / min(len(one), len(other)) if one and other else 0.0
+
+
+def _corrections(syn: Synthesis, pending: list[Change]) -> set[str]:
+    """Changes whose passages speak of an error."""
+    refs = {change.pk: {source.chunk for source in edits.sources_of(edits.from_json(change.edit))} for change in pending}
+    wanted = set().union(*refs.values())
+    notes = Notes(Chunk.objects.filter(vault=syn.vault, ref__in=wanted).select_related("conversation"))
+    return {pk for pk, own in refs.items() if any(ref in notes.chunks and _CORRECTION.search(notes.text(ref)) for ref in own)}
 
 
 def _retire(syn: Synthesis, told: StageReport, case: _Case, old: str, verdict: str) -> None:

@@ -32,6 +32,7 @@ from mlxplatform.memory.wiki.page import (
     render,
     sentences,
     with_lead,
+    word_count,
 )
 
 
@@ -155,6 +156,14 @@ def released_by(edit: Edit, before: str | None, after: str | None) -> set[str]:
     if isinstance(edit, ReplacePage | Forget) or (isinstance(edit, Retire) and edit.kind == "error"):
         return cited_hashes(before or "") - cited_hashes(after or "")
     return set()
+
+
+def corrected_words(edit: Edit, before: str | None) -> int:
+    """Words of the sentences that a correction takes out; an error is rarely worth keeping for its length."""
+    if not isinstance(edit, Retire) or edit.kind != "error" or before is None:
+        return 0
+    key = plain_sentence(edit.text)
+    return sum(word_count(sentence) for sentence in sentences(before) if plain_sentence(sentence) == key)
 
 
 def apply(text: str | None, stem: str, edit: Edit, known_stems: Collection[str] = ()) -> str | None:
@@ -298,16 +307,22 @@ def _cut(text: str, sentence: str) -> str:
 
 
 def _retired(text: str, edit: Retire) -> str:
-    old = _find(text, edit.text)
     new = _find(text, edit.superseded_by)
-    if not markers(old):
+    first = _find(text, edit.text)
+    # A lead repeats what a section says: the statement goes wherever it stands.
+    key = plain_sentence(first)
+    olds = [sentence for sentence in sentences(text) if plain_sentence(sentence) == key and markers(sentence)]
+    if not olds:
         raise DoesNotFit("the older sentence is a person's own and is left as it is")
-    text = _cut(text, old)
+    old = olds[0]
+    cited = [label for sentence in olds for label in markers(sentence)]
+    for sentence in olds:
+        text = _cut(text, sentence)
     if edit.kind == "error":
         return text
     page = parse(text)
     section = page.section(HISTORY)
-    cites = "".join(dict.fromkeys(f"[^{label}]" for label in [*markers(old), *markers(new)]))
+    cites = "".join(dict.fromkeys(f"[^{label}]" for label in [*cited, *markers(new)]))
     line = f"- Until {edit.date}: {bare(old)}{cites}"
     if section is None:
         return render(Page(page.preamble, (*page.sections, Section(f"## {HISTORY}\n", f"\n{line}\n\n"))))

@@ -28,14 +28,17 @@ KEEP_WORDS = 0.7
 PLACEHOLDER_HASHES = frozenset({"00000000", "00000001"})
 
 
-def reasons_against(before: str, after: str, released: Collection[str] = ()) -> list[str]:
-    """Why this edit is refused, in words for the run report. ``before`` is '' for a new page."""
+def reasons_against(before: str, after: str, released: Collection[str] = (), corrected_words: int = 0) -> list[str]:
+    """Why this edit is refused, in words for the run report. ``before`` is '' for a new page.
+
+    ``released`` are conversations, ``corrected_words`` words of sentences, that a correction takes out by name.
+    """
     reasons: list[str] = []
     lost = cited_hashes(before) - cited_hashes(after) - PLACEHOLDER_HASHES - set(released)
     if lost:
         reasons.append(f"lost the source {', '.join(f'conv:{value}' for value in sorted(lost))}")
     reasons += footnote_faults(before, after)
-    words_before, words_after = word_count(before), word_count(after)
+    words_before, words_after = max(word_count(before) - corrected_words, 0), word_count(after)
     if words_before and words_after < KEEP_WORDS * words_before:
         reasons.append(f"keeps {words_after} of {words_before} words, less than {KEEP_WORDS:.0%}")
     titles = [line for line, fenced in fenced_lines(after) if not fenced and line.startswith("# ")]
