@@ -59,6 +59,9 @@ class Child:
             start_new_session=True,
             env={name: value for name, value in os.environ.items() if name != "MLXP_LIFELINE"},
         )
+        # A Mac that falls asleep stops the GPU; this helper of the system ends with the child by itself.
+        awake = ["/usr/bin/caffeinate", "-i", "-w", str(self.process.pid)]
+        self._awake = subprocess.Popen(awake, start_new_session=True) if sys.platform == "darwin" else None
         self.events: queue.Queue[Any] = queue.Queue()
         self.errors: deque[str] = deque(maxlen=STDERR_LINES)
         self._threads = [threading.Thread(target=target, daemon=True) for target in (self._read_events, self._read_errors)]
@@ -86,6 +89,8 @@ class Child:
     def __exit__(self, *_: object) -> None:
         self.kill()
         self.process.wait()
+        if self._awake is not None:
+            self._awake.wait()
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             assert pipe is not None
             try:
