@@ -29,6 +29,9 @@ def _no_files() -> None:
 LINE = b'{"custom_id":"a"}\n'
 
 
+ANCHOR = {"expires_after[anchor]": "created_at"}
+
+
 async def upload(sdk: openai.AsyncOpenAI, name: str = "in.jsonl", content: bytes = LINE, **options: Any) -> Any:
     return await sdk.files.create(file=(name, content), purpose=options.pop("purpose", "batch"), **options)
 
@@ -134,7 +137,7 @@ async def test_unusable_names_are_refused(web: httpx.AsyncClient, name: str) -> 
         ({"purpose": "batch"}, [("file", ("notes.txt", LINE))], "file"),
         ({"purpose": "batch"}, [("file", ("a.jsonl", LINE)), ("file", ("b.jsonl", LINE))], "file"),
         ({"purpose": "batch"}, [("other", ("a.jsonl", LINE))], "file"),
-        ({"purpose": "batch", "expires_after[anchor]": "created_at", "expires_after[seconds]": "5"}, [("file", ("a.jsonl", LINE))], "expires_after[seconds]"),
+        ({"purpose": "batch", **ANCHOR, "expires_after[seconds]": "5"}, [("file", ("a.jsonl", LINE))], "expires_after[seconds]"),
         ({"purpose": "batch", "expires_after[seconds]": "3600"}, [("file", ("a.jsonl", LINE))], "expires_after[anchor]"),
     ],
 )  # fmt: skip
@@ -173,7 +176,8 @@ async def test_a_full_disk_is_a_clear_answer_and_leaves_nothing(web: httpx.Async
 
 
 async def test_expired_files_are_gone_and_swept_unless_needed(
-    openai_sdk: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+    openai_sdk: openai.AsyncOpenAI,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kept, gone = (await upload(openai_sdk)).id, (await upload(openai_sdk)).id
     await StoredFile.objects.aupdate(expires_at=timezone.now() - dt.timedelta(seconds=1))
