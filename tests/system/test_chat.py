@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import socket
+
 import httpx
 import pytest
 
@@ -40,14 +43,33 @@ def test_the_model_list_holds_the_served_model(stack: Stack) -> None:
     assert stack.model in {model.id for model in stack.openai().models.list()}
 
 
+def endless(stack: Stack, **more: object) -> dict[str, object]:
+    """A request that would fill the whole context: the ending tokens are forbidden."""
+    return {"model": stack.model, "messages": QUESTION, "logit_bias": {"0": -100, "2": -100}, "temperature": 1, **more}
+
+
+def hang_ups(stack: Stack) -> int:
+    return sum("status=499" in line and "/health" not in line for line in stack.logs("web").splitlines())
+
+
 def test_a_client_that_leaves_a_stream_frees_the_engine(stack: Stack) -> None:
-    body = {"model": stack.model, "messages": QUESTION, "max_tokens": 100_000, "stream": True, "ignore_eos": True}
-    body = {**body, "max_tokens": 400, "logit_bias": {"0": -100, "2": -100}}  # never ends by itself
-    body.pop("ignore_eos")
+    before = hang_ups(stack)
+    body = endless(stack, stream=True)
     with httpx.stream("POST", f"{stack.base_url}/v1/chat/completions", json=body, timeout=30) as answer:
         assert answer.status_code == 200
-        next(line for line in answer.iter_lines() if '"content":' in line)
-        assert stack.http.get("/stats").json()["active"] >= 0
+        next(line for line in answer.iter_lines() if '"content":"' in line)
+    eventually(lambda: hang_ups(stack) == before + 1, what="the hang-up in the log")
+    eventually(lambda: stack.http.get("/stats").json()["active"] == 0, seconds=5, what="a free engine")
+
+
+def test_a_client_that_leaves_a_plain_request_frees_the_engine(stack: Stack) -> None:
+    before = hang_ups(stack)
+    with socket.create_connection(("127.0.0.1", stack.port)) as link:
+        content = json.dumps(endless(stack)).encode()
+        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        link.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+        eventually(lambda: stack.http.get("/stats").json()["active"] > 0, what="the request at work")
+    eventually(lambda: hang_ups(stack) == before + 1, what="the hang-up in the log")
     eventually(lambda: stack.http.get("/stats").json()["active"] == 0, seconds=5, what="a free engine")
 
 
