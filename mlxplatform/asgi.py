@@ -1,6 +1,7 @@
 """The web process's ASGI application: Django behind the body guard for HTTP, Channels for the job-progress WebSocket."""
 
 import os
+from typing import cast
 
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
@@ -9,12 +10,12 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "mlxplatform.settings")
 django_application = get_asgi_application()
 
-from mlxplatform.http.front import Front  # noqa: E402
+from mlxplatform.http.front import App, Front  # noqa: E402
 from mlxplatform.jobs.routing import websocket_urlpatterns  # noqa: E402  models need the app registry
 
 application = ProtocolTypeRouter(
     {
-        "http": Front(django_application),
+        "http": Front(cast(App, django_application)),
         "websocket": AllowedHostsOriginValidator(URLRouter(websocket_urlpatterns)),
     }
 )

@@ -38,7 +38,7 @@ DEBUG = False
 REDIS_URL = ENV.redis_url or f"unix://{paths.broker_socket(HOME)}"
 
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]", *ENV.allowed_hosts]
-if ENV.host not in {"127.0.0.1", "localhost", "::1", "0.0.0.0", "::"}:
+if ENV.host not in {"127.0.0.1", "localhost", "::1", "0.0.0.0", "::"}:  # noqa: S104  compared, not bound
     ALLOWED_HOSTS.append(ENV.host)
 CSRF_TRUSTED_ORIGINS = [f"https://{name}" for name in ENV.allowed_hosts]
 

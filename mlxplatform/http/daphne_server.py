@@ -69,6 +69,8 @@ class _Flow:
 class Request(WebRequest):
     """One HTTP request of the stock protocol, with flow control in both directions."""
 
+    content: Any
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # Twisted would parse forms and multipart bodies into memory; Django does that itself.
         super().__init__(*args, parsePOSTFormSubmission=False, **kwargs)

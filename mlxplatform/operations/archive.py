@@ -76,7 +76,8 @@ def write(home: Path, target: Path, *, models: bool = False) -> Manifest:
             copy = Path(folder) / _DATABASE
             database.copy_to(copy)
             with tarfile.open(fileobj=out, mode="w|gz") as tar:
-                members[_DATABASE] = _add(tar, copy, _DATABASE)
+                if (member := _add(tar, copy, _DATABASE)) is not None:
+                    members[_DATABASE] = member
                 for path in _kept(home, models=models):
                     name = f"home/{path.relative_to(home).as_posix()}"
                     if (member := _add(tar, path, name)) is not None:
@@ -184,7 +185,7 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> Member | None:
     with content:
         info = tar.gettarinfo(arcname=name, fileobj=content)
         reader = _Hashing(content, info.size)
-        tar.addfile(info, reader)  # type: ignore[arg-type]
+        tar.addfile(info, reader)
         return Member(reader.digest.hexdigest(), info.size)
 
 

@@ -16,7 +16,7 @@ def test_python_means_the_running_interpreter() -> None:
 
 @pytest.mark.parametrize("text", ["web python -m a", "web:", ": python", "a: x\na: y"])
 def test_other_lines_are_refused_with_their_number(text: str) -> None:
-    with pytest.raises(ValueError, match="line [12]"):
+    with pytest.raises(ValueError, match=r"line [12]"):
         procfile.parse(text)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import IO, Any, cast
 
 import httpx
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -50,10 +50,10 @@ class Command(BaseCommand):
         table = Table("job", "kind", "state", "progress", "says")
         for job in jobs[: options["limit"]]:
             table.add_row(job.id, job.kind, job.state, f"{job.progress:.0%}", (job.error or job.message)[:60])
-        Console(file=self.stdout._out, width=None if self.stdout.isatty() else 120).print(table)
+        Console(file=cast("IO[str]", self.stdout._out), width=None if self.stdout.isatty() else 120).print(table)
 
     def _tail(self, job_id: str) -> None:
-        console = Console(file=self.stdout._out)
+        console = Console(file=cast("IO[str]", self.stdout._out))
         columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%")
         try:
             with terminal.client() as client, client.stream("GET", f"/api/jobs/{job_id}/stream") as response:
