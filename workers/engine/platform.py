@@ -43,10 +43,23 @@ def _is_apple_silicon() -> bool:
 
 
 def _wheel_openblas() -> list[str]:
+    """The OpenBLAS of the cmeel wheel, where it can run: it is built for AVX-512 alone, and on any other processor
+    the first matrix product ends the process with an illegal instruction."""
+    if "avx512f" not in _cpu_flags():
+        return []
     found: list[str] = []
     for folder in site.getsitepackages():
         found += sorted(str(path) for path in Path(folder, "cmeel.prefix", "lib").glob("libopenblas.so*"))
     return found[:1]
+
+
+def _cpu_flags() -> set[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return set()
+    line = next((line for line in text.splitlines() if line.startswith("flags")), "")
+    return set(line.partition(":")[2].split())
 
 
 def _load_blas(explicit: str) -> str:
