@@ -210,7 +210,8 @@ def number(minimum: float = -math.inf, maximum: float = math.inf, *, above: floa
             )
         return float(_in_range(raw, param, minimum, maximum, "decimal"))
 
-    limits: dict[str, float] = {} if above is None else {"exclusiveMinimum": above}
+    # OpenAPI 3.0 spells an exclusive bound with a flag.
+    limits: dict[str, Any] = {} if above is None else {"minimum": above, "exclusiveMinimum": True}
     limits |= {} if minimum == -math.inf else {"minimum": minimum}
     limits |= {} if maximum == math.inf else {"maximum": maximum}
     return described(check, type="number", **limits)
