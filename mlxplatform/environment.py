@@ -108,6 +108,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("CPU_JOBS", "8", _positive, "Background jobs the cpu process works on at once."),
     Setting("CONTEXT", "0", _natural, "Context window in tokens; 0: what the model was made for."),
     Setting("MEMORY_BUDGET_MB", "0", _natural, "Memory the engines may use, MiB; 0: decided from the machine."),
+    Setting(
+        "KEEP_ALIVE_SECONDS",
+        "0",
+        _natural,
+        "An unused model leaves memory after so many seconds, unless pinned; 0: only when room is needed.",
+    ),
+    Setting("ROW_SHARE", "0", _natural, "Slots that batch rows keep even while chat waits for one."),
     Setting("PREFILL_TARGET_MS", "100", _positive, "Longest prefill chunk while somebody waits for tokens, ms."),
     Setting("PREFIX_CACHE_MB", "1024", _natural, "Prompt caches kept for reuse, MiB; 0: off."),
     Setting(

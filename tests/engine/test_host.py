@@ -154,9 +154,8 @@ def test_who_kills_the_engine_again_and_again_is_named_and_the_others_go_on(
     innocent, calm = host.start("What is 2 plus 3?", max_tokens=1500, sampling=ENDLESS)
     calm.wait(lambda a: bool(a.text))
     culprit, answer = host.start("What is 4 plus 4?", max_tokens=1500, sampling=ENDLESS)
-    seq = culprit._entry.seq
     while not culprit.done.is_set():
-        if seq in engine._sent and engine.state == "ready":
+        if culprit._entry.seq in engine._sent and engine.state == "ready":
             deaths = engine.restarts
             engine.kill()
             while engine.restarts == deaths and not culprit.done.wait(0.01):
@@ -240,3 +239,14 @@ def test_a_prompt_longer_than_memory_is_refused_with_both_numbers(make_host: Mak
     short = host.ask("What is the capital of Japan?", max_tokens=500, sampling=ENDLESS).last
     assert isinstance(short, Finished)
     assert short.usage.prompt + short.usage.completion == 60
+
+
+def test_an_unused_model_leaves_memory_unless_it_is_pinned(make_host: MakeHost) -> None:
+    host = make_host(keep_alive=1e-6)
+    host.ask(max_tokens=2)
+    host.runtime.residency.pin("tiny", True)
+    host.runtime.residency.unload_idle()
+    assert host.engine().state == "ready"
+    host.runtime.residency.pin("tiny", False)
+    host.runtime.residency.unload_idle()
+    assert host.runtime.residency.get("tiny") is None

@@ -23,7 +23,7 @@ from workers.engine import protocol
 from workers.host import healing
 from workers.host.child import EngineChild
 from workers.host.gpu_lease import PASSED, Gate
-from workers.host.journal import Entry
+from workers.host.journal import Entry, new_number
 
 log = structlog.get_logger(__name__)
 
@@ -300,6 +300,8 @@ class Engine:
 
     def _resume(self) -> None:
         """Send what may run now: one suspect alone, or everybody."""
+        if self._suspects:
+            self._hold_back()
         while self._suspects:
             self._trial = self._suspects.popleft()
             if self._trial.outcome is None and self._admit(self._trial):
@@ -309,6 +311,18 @@ class Engine:
         for entry in list(self._entries.values()):
             if entry.seq not in self._sent and self._admit(entry):
                 self._send(entry)
+
+    def _hold_back(self) -> None:
+        """Take what runs out of the child, so that the next suspect is alone; it goes on afterwards.
+
+        Under a new number, since tokens of the old one may still be on their way.
+        """
+        for entry in [entry for entry in self._entries.values() if entry.seq in self._sent]:
+            self._child.send(protocol.Cancel(entry.seq))
+            self._sent.discard(entry.seq)
+            del self._entries[entry.seq]
+            entry.seq = new_number()
+            self._entries[entry.seq] = entry
 
     # -- requests ----------------------------------------------------------------------------------------
 
@@ -367,8 +381,8 @@ class Engine:
                 self._close(entry, news.pop(entry.seq, []) + entry.finish("stop", stop))
         for seq, events in news.items():
             ended = next((end for end in step.ended if end.seq == seq), None)
-            if ended is None:
-                self._entries[seq].sink(events)
+            if ended is None and (entry := self._entries.get(seq)) is not None:
+                entry.sink(events)
         for ended in step.ended:
             if (entry := self._entries.get(ended.seq)) is not None:
                 self._close(entry, news.get(ended.seq, []) + entry.finish(ended.reason))

@@ -7,6 +7,7 @@ as well, which keeps the child's main thread free for the model.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,14 @@ from workers.engine.detokenize import token_bytes
 from workers.engine.protocol import Start, Token
 from workers.engine.text import TextLayer
 from workers.prepare.protocol import Prepared
+
+_numbers = itertools.count(1)
+
+
+def new_number() -> int:
+    """A sequence number no engine child of this process was ever told."""
+    return next(_numbers)
+
 
 Sink = Callable[[list[Event]], None]
 

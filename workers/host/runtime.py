@@ -6,7 +6,6 @@ for as long as preparation takes; everything after that happens on the engine's 
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from mlxplatform.library import local_adapters, local_models
 from mlxplatform.library.local_models import LocalModel
 from workers.host.engine import Engine, EngineGone
 from workers.host.gpu_lease import Gate
-from workers.host.journal import Entry, Sink
+from workers.host.journal import Entry, Sink, new_number
 from workers.host.residency import Residency
 from workers.prepare.client import Preparer
 from workers.prepare.model import UNSTATED_CONTEXT
@@ -52,6 +51,7 @@ class Settings:
     blas: str = ""
     threads: int = 0
     budget: int = 0
+    keep_alive: float = 0.0
 
 
 class Running:
@@ -85,10 +85,11 @@ class HostRuntime:
     def __init__(self, settings: Settings, *, gated: Callable[[Engine, str], Gate] | None = None):
         self.settings = settings
         self.on_flush: list[Callable[[], None]] = []
-        self.residency = Residency(settings.host, self._budget(), self._options, self._flush, settings.dtype, gated=gated)
+        self.residency = Residency(
+            settings.host, self._budget(), self._options, self._flush, settings.dtype, settings.keep_alive, gated
+        )
         self._preparer = Preparer()
         self._preparer.start()
-        self._numbers = itertools.count(1)
         self._running: dict[str, Running] = {}
         self._cancelled: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
@@ -111,7 +112,7 @@ class HostRuntime:
         prepared = self._preparer.prepare(request, model.path, context=self.settings.context)
         for _ in range(3):  # an engine may be evicted between being found and being used
             engine = self.residency.obtain(model)
-            entry = Entry(next(self._numbers), request, prepared, engine.tokenizer, self._closing(request.id, sink), adapters)
+            entry = Entry(new_number(), request, prepared, engine.tokenizer, self._closing(request.id, sink), adapters)
             running = Running(entry, engine, self._forget)
             with self._lock:
                 if self._cancelled.pop(request.id, 0) is None:
@@ -287,4 +288,6 @@ def settings_from_environment() -> Settings:
         blas=env.blas,
         threads=env.threads,
         budget=env.memory_budget_mb * mib,
+        row_share=min(env.row_share, env.slots - 1),
+        keep_alive=float(env.keep_alive_seconds),
     )
