@@ -703,3 +703,12 @@ def test_every_row_knows_its_calls_and_the_dataset_its_relatives(client: Client,
     _, filled = finished(client, "answer_fill", {"dataset_id": version.dataset_id})
     known = client.get(f"/api/datasets/{version.dataset_id}").json()["lineage"]
     assert known["continued_in"] == [{"dataset_id": filled.dataset_id, "version": 1}] and known["trained"] == []
+
+
+def test_a_file_deleted_before_its_import_is_said(client: Client) -> None:
+    file_id = post_file(client, as_lines(CHAT), "x.jsonl")
+    answer = post(client, "/api/datasets/import", {"file_id": file_id})
+    client.delete(f"/v1/files/{file_id}")
+    run_jobs()
+    job = Job.objects.get(pk=answer.json()["job_id"])
+    assert (job.state, job.error_code) == ("failed", "file_not_found")

@@ -26,6 +26,7 @@ from mlxplatform.datasets.imports.order import ImportOptions
 from mlxplatform.datasets.imports.reading import rows
 from mlxplatform.datasets.models import DatasetVersion
 from mlxplatform.datasets.split import split_at
+from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs.context import JobContext, JobFailed, OwnershipLost
 from mlxplatform.jobs.models import Job
 
@@ -87,7 +88,7 @@ def run(ctx: JobContext) -> dict[str, Any]:
         except Mixed:
             ctx.log("The rows are of different forms; reading again to unify them as conversations.")
             return Import(ctx, version, options, unify=True).make()
-    except Unreadable as error:
+    except (Unreadable, Refusal) as error:
         raise JobFailed(error.code, error.message) from None
 
 
