@@ -28,6 +28,17 @@ def _actor(request: HttpRequest) -> str:
     return identity.actor if identity is not None else "local"
 
 
+def _require_admin(request: HttpRequest) -> None:
+    """Models belong to the machine, not to a project.
+
+    Raises:
+        Refusal: 403.
+    """
+    identity = getattr(request, "identity", None)
+    if identity is not None and not identity.is_admin:
+        raise Refusal(403, "forbidden", "Only an administrator's key may delete models.")
+
+
 def _project(request: HttpRequest) -> str:
     return getattr(request, "project", "default")
 
@@ -161,6 +172,7 @@ async def search(request: HttpRequest) -> dict[str, Any]:
 
 async def delete(request: HttpRequest, model_id: str) -> dict[str, Any]:
     """Delete a model of the data directory. A model in memory is not deleted under its readers."""
+    _require_admin(request)
     if model_id in await _serving():
         raise Refusal(409, "model_in_use", "The model is in memory; unload it first.", param="model")
     return await sync_to_async(_delete)(request, model_id)
@@ -183,6 +195,7 @@ def gc_plan(request: HttpRequest) -> dict[str, Any]:
 
 
 async def gc_execute(request: HttpRequest) -> dict[str, Any]:
+    _require_admin(request)
     body = await read_json(request)
     if body.get("yes") is not True:
         raise Refusal(400, "confirmation_required", "Send yes: true to delete what the plan lists.", param="yes")
