@@ -33,12 +33,14 @@ from mlxplatform.inference.client import Stream, new_id
 from mlxplatform.inference.contract import Failed, Message, Refusal, Usage
 from mlxplatform.inference.history import Kind, Status
 from mlxplatform.inference.models import StoredAnswer
-from mlxplatform.inference.recording import Numbered, record
+from mlxplatform.inference.recording import Numbered, record, recording_of
 
 log = structlog.get_logger(__name__)
 
 #: Part of the oldest turns dropped at each attempt to fit, and attempts.
 DROP_SHARE, DROP_ATTEMPTS = 0.25, 24
+#: What admission calls a field, and what this protocol does.
+RENAMED = {"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text.format"}
 
 
 async def create(request: HttpRequest) -> HttpResponseBase:
@@ -96,6 +98,7 @@ async def _submit(call: Call, ask: ResponseAsk, request: Any = None) -> Stream:
             return await client.submit(request)
         except Refusal as refusal:
             shorter = _shortened(request.messages)
+            refusal.param = RENAMED.get(refusal.param or "", refusal.param)
             if not ask.truncates or refusal.code != "context_length_exceeded" or shorter is None:
                 raise
             request = msgspec.structs.replace(request, messages=shorter)
@@ -172,7 +175,11 @@ async def _row(request: HttpRequest, response_id: str) -> StoredAnswer:
 async def retrieve(request: HttpRequest, response_id: str) -> HttpResponseBase:
     row = await _row(request, response_id)
     if not query_flag(request, "stream"):
-        return json_response(history.loads(row.answer))
+        answer = history.loads(row.answer)
+        recording = recording_of(row.id)
+        if row.status == Status.QUEUED and recording is not None and recording.events:
+            answer["status"] = Status.IN_PROGRESS
+        return json_response(answer)
     after = query_number(request, "starting_after", -1, -1, 2**53)
     source = await events_of(row, heartbeat_seconds())
     return EventStreamResponse(_frames(source, ResponseState(history.loads(row.request)), after))
