@@ -23,6 +23,7 @@ from django.utils import timezone
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.memory import index
 from mlxplatform.memory.git import CHANGE_TRAILER, GitFailed
+from mlxplatform.memory.ingest import short_hash
 from mlxplatform.memory.locks import LockBusy
 from mlxplatform.memory.models import Change, Run, Vault
 from mlxplatform.memory.synthesis import fingerprint, withdraw
@@ -327,7 +328,7 @@ def revert(change: Change, by: str) -> Change:
                 raise Refusal(409, "forgotten", "what was forgotten is gone and cannot be brought back", param="id")
             _keep_hand_edits(wiki, change.vault, change.stem)
             present = wiki.read(change.stem)
-            wanted = _without(wiki, change, present)
+            wanted = _kept_away(change.vault, change.stem, _without(wiki, change, present))
             if wanted != present:
                 back = order(
                     change.vault,
@@ -347,6 +348,17 @@ def revert(change: Change, by: str) -> Change:
     except GitFailed as error:
         raise Refusal(503, error.code, error.message, retry_after=30) from None
     return change
+
+
+def _kept_away(vault: Vault, stem: str, text: str | None) -> str | None:
+    """A text from the vault's past without what was forgotten since."""
+    tombs = vault.tombstones.values_list("kind", "key", "text")
+    named = [key.partition(":") for kind, key, _ in tombs if kind == "conversation"]
+    hashes = [short_hash(source, external_id, set()) for source, _, external_id in named]
+    texts = [text for kind, _, text in tombs if kind == "fact"]
+    if text is None or not (hashes or texts):
+        return text
+    return edits.apply(text, stem, Forget(hashes, texts))
 
 
 def _without(wiki: Wiki, change: Change, present: str | None) -> str | None:

@@ -7,7 +7,9 @@ of there too rewrites their own repository by hand.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from django.db import transaction
 
@@ -18,6 +20,12 @@ from mlxplatform.memory.vault import Wiki
 from mlxplatform.memory.wiki import edits, wording
 from mlxplatform.memory.wiki.edits import Forget, ReplacePage
 from mlxplatform.memory.wiki.page import bare, cited_hashes, markers, parse, prose, sentences
+from mlxplatform.rows.models import RowCall
+
+#: Stands where a change's summary was.
+FORGOTTEN = "(forgotten)"
+#: Fields of an edit that hold sentences.
+_WORDS = ("text", "superseded_by", "replaces")
 
 
 @dataclass
@@ -96,31 +104,42 @@ def _order(vault: Vault, stem: str, text: str, edit: Forget, by: str, label: str
     return changes.order(vault, stem, "forget", edit, by, label)
 
 
-def _scrub(vault: Vault, matches: object) -> None:
-    """Take matching sentences out of every stored change, open ones with nothing left included."""
-    assert callable(matches)
+def _scrub(vault: Vault, matches: Callable[[dict[str, Any]], bool]) -> None:
+    """Take matching sentences out of every stored change and out of kept prompts; open changes left empty are rejected."""
+    gone: set[str] = set()
     for change in vault.changes.filter(kind__in=("create", "patch")):
         edit = change.edit
-        lists = (
-            [edit["lead"], *(section["sentences"] for section in edit["sections"])]
-            if edit["type"] == "create"
-            else [edit["sentences"]]
-        )
+        creates = edit["type"] == "create"
+        lists = [edit["lead"], *(section["sentences"] for section in edit["sections"])] if creates else [edit["sentences"]]
         hit = False
         for sentences_of in lists:
+            gone |= {edits.plain_sentence(sentence["text"]) for sentence in sentences_of if matches(sentence)}
             kept = [sentence for sentence in sentences_of if not matches(sentence)]
             hit = hit or len(kept) != len(sentences_of)
             sentences_of[:] = kept
         if not hit:
             continue
-        change.before, change.edited_text = None, None
-        if edit["type"] == "create":
+        if creates:
             edit["sections"] = [section for section in edit["sections"] if section["sentences"]]
         empty = not any(lists)
-        if change.state in Change.OPEN and (empty or (edit["type"] == "create" and not edit["lead"])):
+        if change.state in Change.OPEN and (empty or (creates and not edit["lead"])):
             change.state, change.note = "rejected", "what it rests on was forgotten"
-        change.summary = "(forgotten)" if empty else change.summary
-        change.save(update_fields=["edit", "before", "edited_text", "state", "note", "summary"])
+        _save_without_words(change, FORGOTTEN if empty else change.summary)
+    for change in vault.changes.filter(kind__in=("reconcile", "tighten")):
+        edit = change.edit
+        texts = [edit.get("text", ""), edit.get("superseded_by", ""), *edit.get("replaces", [])]
+        if gone & {edits.plain_sentence(text) for text in texts}:
+            change.edit = {**edit, **{name: [] if isinstance(edit[name], list) else "" for name in _WORDS if name in edit}}
+            if change.state in Change.OPEN:
+                change.state, change.note = "rejected", "what it rests on was forgotten"
+            _save_without_words(change, FORGOTTEN)
+    # Prompts of ended runs quote conversations; they are kept only so that a run can go on after a crash.
+    RowCall.objects.filter(job__in=list(vault.runs.exclude(state="running").values_list("job", flat=True))).delete()
+
+
+def _save_without_words(change: Change, summary: str) -> None:
+    change.before, change.edited_text, change.summary = None, None, summary
+    change.save(update_fields=["edit", "before", "edited_text", "state", "note", "summary"])
 
 
 def _carry_out(vault: Vault, wiki: Wiki, ordered: list[Change]) -> Forgotten:

@@ -29,6 +29,7 @@ from mlxplatform.memory.stages import create, extract, link, patch, place, recon
 from mlxplatform.memory.synthesis import Scope, Synthesis
 from mlxplatform.memory.vault import Wiki
 from mlxplatform.memory.wiki.signals import signals
+from mlxplatform.rows.models import RowCall
 
 #: The stages between reading and committing, in order, with what people are told.
 STAGES: dict[str, tuple[Callable[[Synthesis], None], str]] = {
@@ -54,6 +55,8 @@ def run(ctx: JobContext) -> dict[str, Any]:
     told = StageReport("embed")
     ctx.stage("embed", 0.98, "making pages findable by meaning")
     meaning.embed_new(ctx, vault, told)
+    # A run that is done is never resumed: its prompts, which quote conversations, need not be kept.
+    RowCall.objects.filter(job=ctx.job_id).delete()
     return {**result, "embedding": told.as_json()}
 
 

@@ -35,6 +35,9 @@ from mlxplatform.memory.wiki.page import (
     word_count,
 )
 
+#: How a line of the History section begins.
+_UNTIL = "- Until "
+
 
 class DoesNotFit(ValueError):
     """The edit cannot be applied to the page as it stands; the message says why."""
@@ -323,7 +326,7 @@ def _retired(text: str, edit: Retire) -> str:
     page = parse(text)
     section = page.section(HISTORY)
     cites = "".join(dict.fromkeys(f"[^{label}]" for label in [*cited, *markers(new)]))
-    line = f"- Until {edit.date}: {bare(old)}{cites}"
+    line = f"{_UNTIL}{edit.date}: {bare(old)}{cites}"
     if section is None:
         return render(Page(page.preamble, (*page.sections, Section(f"## {HISTORY}\n", f"\n{line}\n\n"))))
     return render(page.with_section(HISTORY, section.body.rstrip("\n") + f"\n{line}\n\n"))
@@ -346,7 +349,9 @@ def _forgotten(text: str, edit: Forget) -> str:
     keys = {plain_sentence(sentence) for sentence in edit.texts}
     for sentence in sentences(text):
         used = [label for label in markers(sentence) if label in cites]
-        if plain_sentence(sentence) in keys or (used and set(used) <= forgotten):
+        # In History the first marker is the statement's own source, the others only tell what replaced it.
+        own = used[:1] if sentence.startswith(_UNTIL) else used
+        if plain_sentence(sentence) in keys or (own and set(own) <= forgotten):
             text = _cut(text, sentence)
         elif forgotten & set(used):
             kept = sentence
