@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,10 @@ def test_a_request_names_its_adapter_and_the_engine_mounts_it(make_host: Callabl
     again = host.ask("What is the capital of Japan?", max_tokens=12, adapter="tone")
     assert isinstance(again.last, Finished)
     assert again.text != plain
+    shutil.rmtree(folder / "tone")
+    write_adapter(folder / "tone", base_model="tiny", seed=7)
+    host.engine().forget_adapter("tone")
+    assert host.ask("What is the capital of Japan?", max_tokens=12, adapter="tone").text != again.text
     wide = host.ask(max_tokens=2, adapter="wide").last
     assert isinstance(wide, Failed)
     assert wide.status == 400

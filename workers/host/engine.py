@@ -17,7 +17,7 @@ from typing import Any, Literal
 import structlog
 from tokenizers import Tokenizer
 
-from mlxplatform.inference.contract import Admitted, Embedded, Event, Failed, Finished, Refusal, Scored, Usage, Waiting
+from mlxplatform.inference.contract import Admitted, Embedded, Event, Failed, Finished, Scored, Usage, Waiting
 from mlxplatform.library.local_models import LocalModel
 from workers.engine import protocol
 from workers.host import healing
@@ -67,7 +67,6 @@ class Engine:
         self._mounted: set[str] = set()
         self._suspects: deque[Entry] = deque()
         self._trial: Entry | None = None
-        self._answers: dict[int, Callable[[protocol.Mounted], None]] = {}
         self._start_deaths = 0
         self._deadline = 0.0
         self._began = time.monotonic()
@@ -160,26 +159,11 @@ class Engine:
         self._deadline = monotonic
         self._child.send(protocol.Deadline(monotonic))
 
-    def ask(self, order: protocol.Mount | protocol.Unmount, seconds: float) -> protocol.Mounted:
-        """Send an adapter order and wait for its answer.
-
-        Raises:
-            Refusal: 503 when the engine does not answer in time.
-        """
-        answer: list[protocol.Mounted] = []
-        arrived = threading.Event()
-
-        def keep(reply: protocol.Mounted) -> None:
-            answer.append(reply)
-            arrived.set()
-
+    def forget_adapter(self, name: str) -> None:
+        """Unmount an adapter, so that the next request naming it reads it again."""
         with self._lock:
-            self._answers[order.seq] = keep
-            self._child.send(order)
-        if not arrived.wait(seconds):
-            self._answers.pop(order.seq, None)
-            raise Refusal(503, "engine_unavailable", "The engine did not answer in time. Try again.", retry_after=2)
-        return answer[0]
+            self._mounted.discard(name)
+            self._child.send(protocol.Unmount(0, name))
 
     def flush_prefix_cache(self) -> None:
         self._child.send(protocol.Flush())
@@ -225,7 +209,8 @@ class Engine:
                 case protocol.Scores():
                     self._on_scores(report)
                 case protocol.Mounted():
-                    self._on_mounted(report)
+                    if report.error:
+                        log.warning("engine.adapter_refused", model=self.model.id, reason=report.error)
                 case protocol.LoadFailed():
                     log.error("engine.load_failed", model=self.model.id, reason=report.message, detail=report.detail)
                     self._end(Failed("model_load_failed", report.message, 502))
@@ -244,13 +229,6 @@ class Engine:
         if self._gate is not None:
             self._gate.resident(int(self.facts.get("weight_bytes", 0)))
         self._resume()
-
-    def _on_mounted(self, report: protocol.Mounted) -> None:
-        answer = self._answers.pop(report.seq, None)
-        if answer is not None:
-            answer(report)
-        elif report.error:
-            log.warning("engine.adapter_refused", model=self.model.id, reason=report.error)
 
     def _on_exit(self, child: EngineChild, status: int | None) -> None:
         with self._lock:

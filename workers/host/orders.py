@@ -48,6 +48,10 @@ def operations(runtime: HostRuntime, publisher: Publisher) -> Mapping[str, Opera
         for engine in runtime.residency.engines():
             engine.flush_prefix_cache()
 
+    def unmount(message: dict[str, Any]) -> None:
+        for engine in runtime.residency.engines():
+            engine.forget_adapter(str(message["adapter"]))
+
     def logged(operation: Operation) -> Operation:
         def run(message: dict[str, Any]) -> None:
             try:
@@ -64,4 +68,5 @@ def operations(runtime: HostRuntime, publisher: Publisher) -> Mapping[str, Opera
         "unload": logged(unload),
         "pin": pin,
         "flush": flush_prefix_cache,
+        "unmount": unmount,
     }
