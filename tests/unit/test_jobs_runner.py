@@ -43,6 +43,13 @@ def in_thread(pulse: Pulse) -> threading.Thread:
     return thread
 
 
+def tick_until_ended(pulse: Pulse, thread: threading.Thread) -> None:
+    """More than one tick: the job is running in SQL a moment before its thread listens."""
+    while thread.is_alive():
+        pulse.tick(beat=False)
+        thread.join(0.02)
+
+
 def state_of(job: Job) -> str:
     job.refresh_from_db()
     return job.state
@@ -96,8 +103,7 @@ def test_cancel_while_running_reaches_the_runner(pulse: Pulse) -> None:
     thread = in_thread(pulse)
     wait_for(lambda: state_of(job) == "running")
     assert service.cancel(job.id).state == "cancelling"
-    pulse.tick(beat=False)
-    thread.join()
+    tick_until_ended(pulse, thread)
     assert state_of(job) == "cancelled"
     assert job.events.last().type == "cancelled"
 
@@ -107,8 +113,7 @@ def test_pause_while_running_and_resume(pulse: Pulse) -> None:
     thread = in_thread(pulse)
     wait_for(lambda: state_of(job) == "running")
     service.pause(job.id)
-    pulse.tick(beat=False)
-    thread.join()
+    tick_until_ended(pulse, thread)
     assert state_of(job) == "paused"
     assert not run_next(pulse)
     assert service.resume(job.id).state == "queued"
@@ -188,8 +193,7 @@ def test_a_holder_that_lost_its_job_stops_and_writes_nothing(pulse: Pulse) -> No
     wait_for(lambda: state_of(job) == "running")
     moves.move(job.id, "zombie", fence=job.fence + 1, owner="")
     moves.move(job.id, "queued")
-    pulse.tick(beat=False)
-    thread.join()
+    tick_until_ended(pulse, thread)
     assert state_of(job) == "queued"
     assert "cancelled" not in job.events.values_list("type", flat=True)
 
