@@ -17,7 +17,10 @@ pytestmark = pytest.mark.stack
 
 #: Largest file a process may write in the tests of a full disk, bytes: less than an empty database needs.
 NO_ROOM = 64 * 1024
-PAIRS = {"template": "sft_qa_pairs", "inputs": {"pairs_text": "Q: What is MLX?\nA: An array framework.\n\nQ: Why?\nA: Unified memory."}}
+PAIRS = {
+    "template": "sft_qa_pairs",
+    "inputs": {"pairs_text": "Q: What is MLX?\nA: An array framework.\n\nQ: Why?\nA: Unified memory."},
+}
 
 
 class OwnBroker:
