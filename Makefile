@@ -4,7 +4,7 @@ PY = .venv/bin/python
 PYTEST = $(PY) -m pytest
 PATHS = mlxplatform workers tests manage.py
 
-.PHONY: help run test drill bench lint format chromium clean install install-dev
+.PHONY: help run test drill bench lint format chromium blas clean install install-dev
 
 help:
 	@echo "make run        start the platform      (PORT=9000 MODEL=<id> make run)"
@@ -14,6 +14,7 @@ help:
 	@echo "make lint       ruff, mypy, import directions"
 	@echo "make format     let ruff rewrite the sources"
 	@echo "make chromium   install the browser the browser tests drive"
+	@echo "make blas       Linux: install a fast BLAS for CPU engines"
 	@echo "make clean      remove .venv and caches; the data directory stays"
 
 install:
@@ -48,6 +49,9 @@ format: install-dev
 
 chromium:
 	@sh .ci/chromium
+
+blas:
+	@sh .ci/blas
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .bench

@@ -14,6 +14,7 @@ from mlxplatform.broker.connections import BROKER_ERRORS
 from mlxplatform.http.errors import json_response
 from mlxplatform.http.views import endpoint
 from mlxplatform.inference import history
+from mlxplatform.inference.models import Host
 from mlxplatform.inference.placement import HostState, live_hosts
 
 #: Engine states in which requests are answered; an absent engine starts when it is asked.
@@ -80,6 +81,26 @@ async def stats(request: HttpRequest) -> dict[str, Any]:
     }
 
 
+async def host_list(request: HttpRequest) -> dict[str, Any]:
+    """Every host that ever announced itself; ``live`` is what it says of itself now, null while it is silent."""
+    live = {host.name: host.raw for host in await _hosts() or ()}
+    known = [host async for host in Host.objects.all()]
+    return {
+        "ok": True,
+        "hosts": [
+            {
+                "name": host.name,
+                "models": host.models,
+                "free_bytes": host.free_bytes,
+                "started_at": host.started_at.isoformat(),
+                "heartbeat_at": host.heartbeat_at.isoformat() if host.heartbeat_at else None,
+                "live": live.get(host.name),
+            }
+            for host in known
+        ],
+    }
+
+
 async def index(request: HttpRequest) -> dict[str, Any]:
     hosts = await _hosts() or ()
     return {
@@ -94,3 +115,4 @@ health_view = endpoint(GET=health)
 ready_view = endpoint(GET=ready)
 stats_view = endpoint(GET=stats)
 index_view = endpoint(GET=index)
+hosts_view = endpoint(GET=host_list)

@@ -20,6 +20,7 @@ urlpatterns = [
     path("stats", status.stats_view),
     path("metrics", metrics.metrics_view),
     path("v1", status.index_view),
+    path("api/hosts", status.hosts_view),
     path("api/models/<path:model_id>/plan", residency.plan_view),
     path("api/models/<path:model_id>/pin", residency.pin_view),
     path("api/models/<path:model_id>/unpin", residency.unpin_view),

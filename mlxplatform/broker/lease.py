@@ -131,7 +131,7 @@ class Lease:
     ):
         self._client = client
         self._host = host
-        self._policy = policy or Policy()
+        self._policy = policy
         self._ttl = ttl
         self._on_lost = on_lost
         self._record = {"mode": mode, "class": cls, "rank": RANKS[cls], "reason": reason, "bytes": size, "job": job}

@@ -136,10 +136,20 @@ def _blob(file_id: str, param: str) -> Path:
 
 
 def _look(path: Path, formats: tuple[str, ...], param: str) -> rows.Inspection:
+    """
+    Raises:
+        Refusal: not JSON Lines as a whole, or a line that is no JSON: whoever wrote it meant a row.
+    """
     try:
-        return rows.inspect(path, formats)
+        seen = rows.inspect(path, formats)
     except jsonl.NotLines as problem:
         raise Refusal(400, "invalid_file_format", problem.message, param=param) from None
+    if seen.broken:
+        listed = "; ".join(seen.broken_lines)
+        more = f"; and {seen.broken - len(seen.broken_lines)} more" if seen.broken > len(seen.broken_lines) else ""
+        message = f"{seen.broken} lines are not JSON objects: {listed}{more}"
+        raise Refusal(400, "invalid_file_format", message, param=param)
+    return seen
 
 
 def _warnings(found: dict[str, Any]) -> list[str]:

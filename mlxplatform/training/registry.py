@@ -6,15 +6,22 @@ import json
 from pathlib import Path
 from typing import Any
 
+import structlog
 from django.conf import settings
 from django.db.models import QuerySet
 
 from mlxplatform import paths
+from mlxplatform.broker import queues
+from mlxplatform.broker.connections import BROKER_ERRORS, sync_client
 from mlxplatform.inference.contract import Refusal
+from mlxplatform.inference.hub import control
+from mlxplatform.inference.models import Host
 from mlxplatform.jobs.models import Job
 from mlxplatform.library import local_adapters, publication
 from mlxplatform.training import finetuning
 from mlxplatform.training.models import Adapter
+
+log = structlog.get_logger(__name__)
 
 #: Files every published directory carries: the run's configuration with its outcome, and its curve.
 RUN, METRICS = "run.json", "metrics.jsonl"
@@ -77,11 +84,22 @@ def folder_of(adapter: Adapter) -> Path:
 
 
 def remove(adapter: Adapter) -> None:
-    """Forget an adapter and delete its files; a fully trained model stays in the library."""
+    """Forget an adapter, delete its files and take it out of running engines; a fully trained model stays in the library."""
     root = paths.adapters_dir(settings.HOME)
-    if not adapter.model and (root / adapter.id).exists():
-        publication.remove(root, adapter.id)
+    gone = adapter.id
+    if not adapter.model and (root / gone).exists():
+        publication.remove(root, gone)
     adapter.delete()
+    _unmount(gone)
+
+
+def _unmount(adapter_id: str) -> None:
+    """Tell every host; one that does not hear it refuses the adapter's name all the same."""
+    try:
+        for host in Host.objects.values_list("name", flat=True):
+            sync_client().rpush(queues.control_key(host), control("unmount", adapter=adapter_id))
+    except BROKER_ERRORS as error:
+        log.warning("adapter not unmounted", adapter=adapter_id, error=str(error))
 
 
 def adapter_json(adapter: Adapter) -> dict[str, Any]:

@@ -75,6 +75,9 @@ class Inspection:
     formats: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     bad: int = 0
+    #: Lines that are not even JSON objects, of those the first few; a file with such lines is not trained on.
+    broken: int = 0
+    broken_lines: list[str] = field(default_factory=list)
     duplicates: int = 0
     #: One digest per usable row, to find rows that are also in another file.
     digests: set[bytes] = field(default_factory=set)
@@ -161,6 +164,9 @@ def inspect(path: Path, formats: tuple[str, ...]) -> Inspection:
         for item in jsonl.rows(stream):
             if isinstance(item, jsonl.BadLine):
                 seen.note(str(item))
+                seen.broken += 1
+                if len(seen.broken_lines) < LISTED:
+                    seen.broken_lines.append(str(item))
                 continue
             line, row = item
             try:

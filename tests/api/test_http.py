@@ -150,3 +150,10 @@ def test_health_is_one_exact_object(stack: Stack) -> None:
 def test_a_request_id_is_kept(stack: Stack) -> None:
     assert stack.http.get("/health", headers={"x-request-id": "mine-1"}).headers["x-request-id"] == "mine-1"
     assert stack.http.get("/health", headers={"x-request-id": "bad id"}).headers["x-request-id"].startswith("req_")
+
+
+def test_hosts_are_listed_with_what_they_say_of_themselves(stack: Stack) -> None:
+    (host,) = stack.http.get("/api/hosts").json()["hosts"]
+    assert host["name"] == "local"
+    assert host["live"]["engine"]["state"]
+    assert stack.model in [model["id"] for model in host["models"]]

@@ -120,6 +120,17 @@ def test_files_without_a_usable_row_are_refused_at_creation(content: bytes) -> N
     assert Job.objects.count() == 0
 
 
+def test_a_line_that_is_no_json_refuses_the_file_and_names_each_such_line() -> None:
+    row = json.dumps(ROW).encode()
+    content = row + b",\n" + row + b"\n{'a': 1}\n" + row + b"\n"
+    status, answer = create(training_file=upload(content))
+    assert status == 400
+    assert answer["error"]["param"] == "training_file"
+    assert "2 lines" in answer["error"]["message"]
+    assert "line 1" in answer["error"]["message"] and "line 3" in answer["error"]["message"]
+    assert not Job.objects.exists()
+
+
 def test_files_of_another_purpose_or_deleted_ones_are_refused() -> None:
     assert create(training_file=upload(purpose="batch"))[0] == 400
     gone = upload()

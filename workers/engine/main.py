@@ -8,7 +8,6 @@ slow reader never delays a step. When the socket closes, the gpu process is gone
 
 from __future__ import annotations
 
-import argparse
 import os
 import queue
 import signal
@@ -16,13 +15,12 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import structlog
 
 from workers.engine import platform, protocol
+from workers.engine.options import Options, parse
 
 log = structlog.get_logger("workers.engine")
 
@@ -30,43 +28,6 @@ log = structlog.get_logger("workers.engine")
 STATS_INTERVAL = 1.0
 #: Seconds the idle main thread sleeps at most before it looks at its deadline again.
 IDLE_WAIT = 1.0
-
-
-@dataclass(frozen=True)
-class Options:
-    """The command line; see :func:`parse`."""
-
-    fd: int
-    model_dir: Path
-    dtype: str
-    blas: str
-    threads: int
-    slots: int
-    row_share: int
-    prefill_ms: int
-    prefix_mb: int
-    prefix_dir: str
-    revision: str
-    budget: int
-    context: int
-
-
-def parse(argv: list[str]) -> Options:
-    parser = argparse.ArgumentParser("workers.engine.main")
-    parser.add_argument("--fd", type=int, required=True, help="inherited socket to the gpu process")
-    parser.add_argument("--model-dir", type=Path, required=True)
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--blas", default="")
-    parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--slots", type=int, default=16)
-    parser.add_argument("--row-share", type=int, default=0)
-    parser.add_argument("--prefill-ms", type=int, default=100)
-    parser.add_argument("--prefix-mb", type=int, default=1024)
-    parser.add_argument("--prefix-dir", default="", help="folder of the prompt caches on SSD; empty: none")
-    parser.add_argument("--revision", default="", help="what the weights and templates are, for the caches on SSD")
-    parser.add_argument("--budget", type=int, default=0, help="bytes all engines may use")
-    parser.add_argument("--context", type=int, default=2048)
-    return Options(**vars(parser.parse_args(argv)))
 
 
 class Outbox(threading.Thread):

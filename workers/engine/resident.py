@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workers.engine import platform, protocol
 from workers.engine.loading import CannotLoad, Loaded, import_light_mlx_lm, load, read_config
-
-if TYPE_CHECKING:
-    from workers.engine.main import Options
+from workers.engine.options import Options
 
 MIB = 1024 * 1024
 #: Prompt caches in memory may take at most this part of what the weights leave.

@@ -24,7 +24,7 @@ import structlog
 from django.conf import settings
 
 from mlxplatform.broker.connections import BROKER_ERRORS, sync_client
-from mlxplatform.broker.lease import Lease, LeaseTooLarge, Policy
+from mlxplatform.broker.lease import Lease, LeaseTooLarge
 from mlxplatform.jobs.context import JobCancelled, JobContext, JobFailed, JobStopped, OwnershipLost
 from workers.tasks.gpu_room import make_room
 
@@ -139,7 +139,6 @@ class Run:
             reason=reason,
             size=size,
             job=ctx.job_id,
-            policy=Policy(budget=0),
             on_lost=self._lost.set,
         )
 
