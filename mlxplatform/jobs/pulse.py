@@ -46,7 +46,8 @@ class Pulse(threading.Thread):
         self.queue = queue
         self.threads = threads
         self.worker_id = f"{queue}:{os.getpid()}:{secrets.token_hex(4)}"
-        self._running: dict[str, JobContext] = {}
+        #: By job and fence: a process that slept may be given the same job again beside its lost attempt.
+        self._running: dict[tuple[str, int], JobContext] = {}
         self._lock = threading.Lock()
         self._end = threading.Event()
         self._draining = False
@@ -58,14 +59,14 @@ class Pulse(threading.Thread):
 
     def add(self, context: JobContext) -> None:
         with self._lock:
-            self._running[context.job_id] = context
+            self._running[context.job_id, context.fence] = context
             draining = self._draining
         if draining:
             context.stop(JobReleased)
 
     def remove(self, context: JobContext) -> None:
         with self._lock:
-            self._running.pop(context.job_id, None)
+            self._running.pop((context.job_id, context.fence), None)
 
     def drain(self) -> None:
         """Ask every running job to go back to its queue: the worker shuts down."""
@@ -89,6 +90,10 @@ class Pulse(threading.Thread):
             except DatabaseError as error:
                 log.warning("pulse_missed", worker=self.worker_id, error=type(error).__name__)
                 connection.close()
+            except Exception:
+                # A defect met in one tick: a worker without a beat would be declared dead while it goes on claiming.
+                log.exception("pulse_failed", worker=self.worker_id)
+                connection.close()
             took = time.monotonic() - started
             if took > INTERVAL * TICKS_PER_BEAT:
                 log.warning("pulse_slow", worker=self.worker_id, seconds=round(took, 2))
@@ -99,33 +104,38 @@ class Pulse(threading.Thread):
         with self._lock:
             running = list(self._running.values())
         if beat:
-            self._beat([context.job_id for context in running])
+            self._beat({(context.job_id, context.fence) for context in running})
         for context in running:
             self._flush(context)
         if running:
             self._hear(running)
 
-    def _beat(self, running: list[str]) -> None:
+    def _beat(self, running: set[tuple[str, int]]) -> None:
         now = timezone.now()
         known = Worker.objects.filter(pk=self.worker_id).update(beats=F("beats") + 1, heartbeat_at=now)
         if not known and not self._end.is_set():
             self.register()  # swept as dead while asleep; its jobs are lost, but it may take new ones
         owned = Job.objects.filter(owner=self.worker_id, state__in=LIVE)
         if running:
-            owned.filter(pk__in=running).update(heartbeat_at=now)
-        self._drop_strays(set(owned.values_list("id", "fence")), set(running))
+            owned.filter(pk__in={job_id for job_id, _ in running}).update(heartbeat_at=now)
+        self._drop_strays(set(owned.values_list("id", "fence")), running)
 
-    def _drop_strays(self, owned: set[tuple[str, int]], running: set[str]) -> None:
+    def _drop_strays(self, owned: set[tuple[str, int]], running: set[tuple[str, int]]) -> None:
         """Give up jobs that are ours in SQL but that no thread of ours runs: their end could not be written."""
-        strays = {(job_id, fence) for job_id, fence in owned if job_id not in running}
-        self._strays = {stray: self._strays.get(stray, 0) + 1 for stray in strays}
+        self._strays = {stray: self._strays.get(stray, 0) + 1 for stray in owned - running}
         for (job_id, fence), beats in self._strays.items():
             if beats >= STRAY_BEATS:
                 log.error("job_stray", job=job_id, fence=fence)
-                try:
-                    moves.move(job_id, ZOMBIE, holder=moves.Holder(self.worker_id, fence), by="worker", fence=fence + 1, owner="")
-                except moves.MoveRefused:
-                    moves.move(job_id, CANCELLED, holder=moves.Holder(self.worker_id, fence), by="worker")
+                self._drop(job_id, moves.Holder(self.worker_id, fence))
+
+    def _drop(self, job_id: str, holder: moves.Holder) -> None:
+        try:
+            moves.move(job_id, ZOMBIE, holder=holder, by="worker", fence=holder.fence + 1, owner="")
+        except moves.MoveRefused:
+            try:
+                moves.move(job_id, CANCELLED, holder=holder, expect={CANCELLING}, by="worker")
+            except moves.MoveRefused as refused:
+                log.info("job_stray_gone", job=job_id, reason=refused.reason)  # ended, or taken from us, just now
 
     def _flush(self, context: JobContext) -> None:
         events, row = context.take()
@@ -150,7 +160,7 @@ class Pulse(threading.Thread):
             row = rows.get(context.job_id)
             if row is None or (row["owner"], row["fence"]) != (context.holder.owner, context.holder.fence):
                 with self._lock:
-                    finished = context.job_id not in self._running
+                    finished = (context.job_id, context.fence) not in self._running
                 if not finished:
                     context.stop(OwnershipLost)
             elif row["state"] == CANCELLING:

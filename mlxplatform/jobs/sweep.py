@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from mlxplatform.broker.connections import BROKER_ERRORS, sync_client
 from mlxplatform.broker.dramatiq_broker import DRAMATIQ_NAMESPACE
+from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs import kinds, moves, service, wake
 from mlxplatform.jobs.models import Job, Worker
 from mlxplatform.jobs.pulse import machine
@@ -117,8 +118,8 @@ class Sweeper:
                 else:
                     error = "it did not end before its deadline"
                     moves.move(job.id, FAILED, expect={job.state}, by="scheduler", error=error, error_code="deadline_exceeded")
-            except moves.MoveRefused:
-                continue
+            except (moves.MoveRefused, Refusal):
+                continue  # it ended while we looked
 
     def resend(self) -> None:
         """Queues with due jobs but without any message: Redis lost them, was down, or the jobs were not due before.

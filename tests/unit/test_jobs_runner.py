@@ -236,6 +236,53 @@ def test_one_jobs_unwritable_events_do_not_stop_the_beat(pulse: Pulse, monkeypat
     assert [event.payload["line"] for event in context.take()[0]] == ["kept"]
 
 
+def test_a_job_given_to_the_same_worker_again_is_kept_apart_from_its_lost_attempt(pulse: Pulse) -> None:
+    job = service.submit("test.forever", {})
+    first = moves.claim("cpu", pulse.worker_id)
+    assert first is not None
+    lost = JobContext(first)
+    pulse.add(lost)
+    moves.move(job.id, "zombie", fence=first.fence + 1, owner="")  # the process slept and was taken for dead
+    moves.move(job.id, "queued")
+    second = moves.claim("cpu", pulse.worker_id)
+    assert second is not None
+    kept = JobContext(second)
+    pulse.add(kept)
+    pulse.tick(beat=True)
+    with pytest.raises(OwnershipLost):
+        lost.check()
+    pulse.remove(lost)
+    service.cancel(job.id)
+    pulse.tick(beat=True)
+    with pytest.raises(JobCancelled):
+        kept.check()
+
+
+def test_a_stray_that_ends_just_now_does_not_stop_the_pulse(pulse: Pulse) -> None:
+    job = service.submit("test.forever", {})
+    claimed = moves.claim("cpu", pulse.worker_id)
+    assert claimed is not None
+    pulse._strays = {(job.id, claimed.fence): STRAY_BEATS - 1}
+    moves.move(job.id, "done", holder=moves.Holder(pulse.worker_id, claimed.fence))
+    pulse._drop_strays({(job.id, claimed.fence)}, set())
+    assert state_of(job) == "done"
+
+
+def test_the_beat_outlives_a_defect_in_one_tick(pulse: Pulse, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = 0
+
+    def broken(*, beat: bool) -> None:
+        nonlocal ticks
+        ticks += 1
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("mlxplatform.jobs.pulse.INTERVAL", 0.001)
+    monkeypatch.setattr(pulse, "tick", broken)
+    pulse.start()
+    wait_for(lambda: ticks > 2)
+    pulse.end()
+
+
 class Clock:
     """The sweeper's monotonic clock, moved by the test."""
 
