@@ -45,6 +45,7 @@ def finish(batch_id: str, job_id: str, holder: Holder, way: str, check: Callable
     """
     batch = Batch.objects.select_related("input_file", "output_file", "error_file").get(pk=batch_id)
     if batch.status in ENDED:
+        _tidy(batch, job_id)  # whoever ended it may have died before this
         return batch
     if way != "completed":
         _settle_rest(batch, job_id, holder, way, check)
@@ -53,13 +54,18 @@ def finish(batch_id: str, job_id: str, holder: Holder, way: str, check: Callable
     batch = Batch.objects.select_related("output_file", "error_file").get(pk=batch_id)
     results.complete_files(batch)
     batch = results.set_status(batch_id, STATUS[way], forecast=None)
+    _tidy(batch, job_id)
+    log.info("batch_ended", batch=batch_id, status=batch.status, total=batch.total, succeeded=batch.succeeded)
+    return batch
+
+
+def _tidy(batch: Batch, job_id: str) -> None:
+    """Free what only a running batch needs. Repeatable."""
     results.forget_lines(batch)
     for job in filter(None, {batch.job_id, job_id}):
         while calls := list(RowCall.objects.filter(job=job).values_list("id", flat=True)[:2000]):
             RowCall.objects.filter(id__in=calls).delete()
         RowChunk.objects.filter(job=job).delete()
-    log.info("batch_ended", batch=batch_id, status=batch.status, total=batch.total, succeeded=batch.succeeded)
-    return batch
 
 
 def _settle_rest(batch: Batch, job_id: str, holder: Holder, way: str, check: Callable[[], None]) -> None:

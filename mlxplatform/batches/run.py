@@ -20,7 +20,7 @@ from mlxplatform.batches import answering, lines, protocols, results
 from mlxplatform.batches.ending import finish
 from mlxplatform.batches.forecast import Forecaster
 from mlxplatform.batches.lines import BatchLineIn, Keys, Problem
-from mlxplatform.batches.models import ENDED, FAILED, IN_PROGRESS, Batch
+from mlxplatform.batches.models import COMPLETED, ENDED, FAILED, IN_PROGRESS, Batch
 from mlxplatform.batches.results import Outcome
 from mlxplatform.broker.connections import BROKER_ERRORS
 from mlxplatform.files import service as files
@@ -61,6 +61,9 @@ async def _run(ctx: JobContext) -> dict[str, Any]:
     sql = SqlThread(ctx.job_id)
     try:
         batch: Batch = await sql(Batch.objects.select_related("input_file").get, pk=ctx.config["batch"])
+        if batch.status == COMPLETED and ctx.attempt > 1:
+            # Its earlier owner died between ending the batch and saying so.
+            return _result(await sql(finish, batch.id, ctx.job_id, ctx.holder, "completed", ctx.check))
         if batch.status in ENDED:
             raise JobFailed("batch_ended", "the batch has ended; create a new one")
         if batch.input_file is None:
@@ -73,9 +76,13 @@ async def _run(ctx: JobContext) -> dict[str, Any]:
         await runner.run()
         ctx.stage("finalizing", progress=1.0, message="writing the result files")
         batch = await sql(finish, batch.id, ctx.job_id, ctx.holder, "completed", ctx.check)
-        return {"batch": batch.id, "status": batch.status, "total": batch.total, "failed": batch.total - batch.succeeded}
+        return _result(batch)
     finally:
         await sql.close()
+
+
+def _result(batch: Batch) -> dict[str, Any]:
+    return {"batch": batch.id, "status": batch.status, "total": batch.total, "failed": batch.total - batch.succeeded}
 
 
 def _validate(ctx: JobContext, batch: Batch) -> None:

@@ -11,7 +11,7 @@ from django.core.management import call_command
 from django.test import Client
 from django.utils import timezone
 
-from mlxplatform.batches.models import Batch
+from mlxplatform.batches.models import Batch, BatchLine
 from mlxplatform.batches.service import create as create_batch
 from mlxplatform.files import blobs
 from mlxplatform.files import service as files
@@ -19,6 +19,8 @@ from mlxplatform.jobs import moves, retention, service
 from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.moves import Holder, NewEvent
 from mlxplatform.jobs.outlook import estimate
+from mlxplatform.jobs.pulse import Pulse
+from mlxplatform.jobs.runner import run_next
 from mlxplatform.operations.doctor import examine
 from tests.fixtures import job_kinds
 
@@ -81,6 +83,22 @@ def test_a_batch_nobody_ends_is_given_somebody() -> None:
     assert Job.objects.get(kind="batch.finish").config == {"batch": batch.id, "way": "interrupted"}
     assert batch.id not in {finding.subject for finding in examine()}
     assert Batch.objects.get().status == "validating"
+
+
+def test_a_death_between_the_end_of_a_batch_and_the_end_of_its_job_is_made_good() -> None:
+    file = files.store([b"x\n"], "a.jsonl", "batch")
+    batch = create_batch("openai", "/v1/chat/completions", file, project="default", created_by="local")
+    batch.refresh_from_db()
+    assert batch.job_id is not None
+    Batch.objects.filter(pk=batch.id).update(status="completed", total=1, succeeded=1)
+    BatchLine.objects.create(batch=batch, number=1, outcome="succeeded", text="{}")
+    Job.objects.filter(pk=batch.job_id).update(attempts=1)  # the attempt that died
+    pulse = Pulse("cpu")
+    pulse.register()
+    assert run_next(pulse)
+    job = Job.objects.get(pk=batch.job_id)
+    assert (job.state, job.result["status"]) == ("done", "completed")
+    assert not BatchLine.objects.exists()
 
 
 def test_old_logs_go_but_the_end_stays() -> None:
