@@ -27,8 +27,9 @@ MAX_CONNECTIONS = 10_000
 #: One silent retry replaces pooled connections that died with a restarted broker; more would only delay the 503.
 RETRIES = 1
 
-#: What a broker that is down, restarting or unreachable raises. redis-py's TimeoutError is no ConnectionError.
-BROKER_ERRORS = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError, OSError)
+#: What a broker that is down, restarting, unreachable, or refuses to write (its disk or memory is full) raises.
+#: redis-py's TimeoutError is no ConnectionError.
+BROKER_ERRORS = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError, redis.ResponseError, OSError)
 
 _lock = threading.Lock()
 _sync: dict[str, redis.Redis] = {}

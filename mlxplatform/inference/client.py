@@ -183,6 +183,7 @@ async def submit(request: InferenceRequest) -> Stream:
     Raises:
         Refusal: 503 broker or engine down, 429 queue full, or whatever admission found wrong.
     """
+    stream: Stream | None = None
     try:
         own_hub = hub()
         await own_hub.ready(BROKER_SECONDS)
@@ -194,7 +195,8 @@ async def submit(request: InferenceRequest) -> Stream:
         stream = Stream(request, place.host.name, own_hub, inbox)
         await _hand_over(request.id, place.host.name, body)
     except (*BROKER_ERRORS, TimeoutError) as error:
-        own_hub.close(request.id)
+        if stream is not None:
+            stream.stop("not_sent")  # a slow broker may still get it: nothing must be generated for nobody
         log.warning("broker unreachable", request_id=request.id, error=str(error))
         raise Refusal(503, *BROKER_DOWN, retry_after=2) from None
     try:

@@ -137,6 +137,40 @@ def test_a_plain_request_is_taken_once(broker: redis.Redis) -> None:
     assert generation.take(broker, "plain") == (None, 1)
 
 
+def test_two_copies_of_a_message_do_not_both_take_its_request(broker: redis.Redis) -> None:
+    broker.set(queues.request_key("twin"), encode(request("twin")))
+
+    class Late:
+        """The client of the second copy, which has read the request just before the first one took it."""
+
+        def get(self, key: str) -> Any:
+            raw = broker.get(key)
+            assert generation.take(broker, "twin")[0] is not None
+            return raw
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(broker, name)
+
+    late: Any = Late()
+    assert generation.take(late, "twin") == (None, 1)
+
+
+def test_a_broker_that_refused_to_write_costs_its_frames_and_not_the_publisher(broker: redis.Redis, publisher: Publisher) -> None:
+    listener = Listener(broker)
+    sink = publisher.sink(request("kept", background=True))
+    broker.config_set("maxmemory", 1)
+    try:
+        sink([Admitted(3, "tiny")])
+        publisher.flush()
+        listener.frame()  # published, although the event could not be stored
+    finally:
+        broker.config_set("maxmemory", 0)
+    sink([Text("b")])
+    publisher.flush()
+    assert [(d.request, d.seq) for d in listener.frame()] == [("kept", 2)]
+    eventually(lambda: broker.xlen(queues.events_key("kept")) == 1, what="the stored event")
+
+
 def test_a_background_request_of_a_dead_process_fails_after_its_last_event(broker: redis.Redis, publisher: Publisher) -> None:
     asked = request("back", frames="", background=True)
     broker.set(queues.request_key("back"), encode(asked))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -11,7 +13,9 @@ import redis
 
 from mlxplatform.broker import queues
 from mlxplatform.broker.connections import async_client
+from mlxplatform.inference import client as client_module
 from mlxplatform.inference import hub as hub_module
+from mlxplatform.inference import placement
 from mlxplatform.inference.client import Stream, collect
 from mlxplatform.inference.contract import (
     Admitted,
@@ -121,6 +125,26 @@ async def test_a_finished_request_is_not_cancelled(broker: redis.Redis) -> None:
     await stream.aclose()
     await hub().flush()
     assert broker.llen(queues.control_key("local")) == 0
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_request_that_a_slow_broker_may_still_get_is_taken_back(
+    broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {"id": "m", "kind": "chat", "capabilities": ["chat"], "current": True, "resident": True}
+    state = {"host": "local", "models": [model], "engine": {"state": "ready"}, "slots": 4}
+    broker.set(queues.host_key("local"), json.dumps(state))
+    placement.forget()
+    sent = threading.Event()
+    monkeypatch.setattr(client_module, "BROKER_SECONDS", 0.5)
+    monkeypatch.setattr(client_module, "_send", lambda *_: sent.wait(30))
+    try:
+        with pytest.raises(Refusal) as refused:
+            await client_module.submit(InferenceRequest(id="late", model="m"))
+        assert refused.value.status == 503
+        assert (await control(broker))["request"] == "late"
+    finally:
+        sent.set()
 
 
 async def test_silence_gives_nothing() -> None:

@@ -83,6 +83,8 @@ class Publisher:
                 self._send(gathered)
             except BROKER_ERRORS as error:
                 log.error("publisher.broker_down", lost=len(gathered), reason=str(error))
+            except Exception:  # a defect met with one delivery must not silence every answer after it
+                log.exception("publisher.failed", lost=len(gathered))
             if more is None:
                 return
 

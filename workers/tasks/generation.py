@@ -47,8 +47,9 @@ def take(client: redis.Redis, request_id: str) -> tuple[InferenceRequest | None,
         log.info("request.gone", request=request_id)
         return None, 1
     request = decode_request(raw)
-    if not request.background:
-        client.delete(key)
+    if not request.background and not client.delete(key):
+        log.info("request.taken", request=request_id)  # by a second copy of this message, between our two calls
+        return None, 1
     first = 1
     if request.stored or request.background:
         last: Any = client.xrevrange(queues.events_key(request_id), count=1)
