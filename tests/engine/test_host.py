@@ -241,6 +241,15 @@ def test_a_prompt_longer_than_memory_is_refused_with_both_numbers(make_host: Mak
     assert short.usage.prompt + short.usage.completion == 60
 
 
+def test_an_idle_model_that_is_asked_just_now_stays(make_host: MakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = make_host(keep_alive=1e-6)
+    host.ask(max_tokens=2)
+    looks = iter([False, True])  # not busy at the look, busy when it is to go
+    monkeypatch.setattr(type(host.engine()), "busy", property(lambda self: next(looks, False)))
+    host.runtime.residency.unload_idle()
+    assert host.engine().state == "ready"
+
+
 def test_an_unused_model_leaves_memory_unless_it_is_pinned(make_host: MakeHost) -> None:
     host = make_host(keep_alive=1e-6)
     host.ask(max_tokens=2)

@@ -149,7 +149,10 @@ class Residency:
         for engine in self.engines():
             if engine.last_used < limit and not engine.busy and engine.model.id not in self._pinned:
                 log.info("engine.idle_unload", model=engine.model.id)
-                self.unload(engine.model.id)
+                try:
+                    self.unload(engine.model.id)
+                except Refusal:
+                    continue  # a request came just now
 
     def close(self) -> None:
         """Stop everything; nothing can be obtained afterwards."""

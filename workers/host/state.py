@@ -147,10 +147,16 @@ class HostState:
                 log.warning("state.broker_away", reason=str(error))
             except Exception:  # the heartbeat must outlive whatever one reading trips over
                 log.exception("state.failed")
-            self._runtime.residency.unload_idle()
-            for engine in self._runtime.residency.engines():
-                engine.tell_positions()
+            try:
+                self._look_after()
+            except Exception:  # and whatever upkeep does
+                log.exception("state.upkeep_failed")
             self._stopped.wait(INTERVAL)
+
+    def _look_after(self) -> None:
+        for engine in self._runtime.residency.engines():
+            engine.tell_positions()
+        self._runtime.residency.unload_idle()
 
     def _write_row(self, state: dict[str, Any]) -> None:
         if time.monotonic() - self._row_written < ROW_INTERVAL and self._row_written:
