@@ -9,19 +9,22 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import redis
 
 from mlxplatform.inference.contract import (
     Admitted,
+    Event,
     Failed,
     InferenceRequest,
     Message,
     Refusal,
 )
 from mlxplatform.jobs.context import JobCancelled
-from mlxplatform.rows import sweep
+from mlxplatform.rows import chunks, sweep
 from mlxplatform.rows.contract import RowRequest, RowResult
 from mlxplatform.rows.models import RowCall, RowChunk
 from mlxplatform.rows.pool import RowPool
@@ -113,6 +116,28 @@ def test_a_host_that_takes_nothing_gets_its_chunk_later(runtime: ScriptedRuntime
         thread.join()
     assert all(result.output for result in results)
     assert RowChunk.objects.get().fence > 1
+
+
+def test_a_chunk_whose_prompts_take_long_to_prepare_beats_in_between(
+    runtime: ScriptedRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beats: list[int] = []
+    commit, started = chunks.commit, runtime.start
+
+    def slow(request: InferenceRequest, sink: Callable[[list[Event]], None]) -> object:
+        clock[0] += 2.0
+        return started(request, sink)
+
+    def seen(*arguments: Any, **options: Any) -> bool:
+        beats.append(sum(runtime.started.values()))
+        return commit(*arguments, **options)
+
+    clock = [0.0]
+    monkeypatch.setattr(actor, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(runtime, "start", slow)
+    monkeypatch.setattr(chunks, "commit", seen)
+    assert len(run(calls(6))) == 6
+    assert any(beat < 6 for beat in beats)
 
 
 def test_cancelling_the_job_stops_its_rows_and_keeps_finished_ones(runtime: ScriptedRuntime) -> None:

@@ -170,6 +170,8 @@ class ChunkRun:
         """Start what is due. False: the host takes nothing more at present and nothing of ours is running."""
         due = [entry for entry in self._to_start if entry[0] <= now]
         for entry in due:
+            if time.monotonic() - now >= HEARTBEAT_SECONDS:
+                return True  # long prompts take seconds each to prepare; beat in between, or we count as dead
             call = entry[1]
             answer = _Answer(call, self._on_end)
             try:
