@@ -7,6 +7,7 @@ order, and so that whatever a killed child had started can be ended with it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -23,6 +24,8 @@ BACK_OFF = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 STABLE_AFTER = 60.0
 #: Longest line read whole, bytes; longer ones are cut into pieces.
 LINE_LIMIT = 2**16
+#: A machine that has no process, memory or descriptor to spare just now; it may have a moment later.
+PASSING = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 #: Seconds a dead child's last lines may take to arrive.
 LAST_LINES = 1.0
 
@@ -69,7 +72,14 @@ class Child:
         """
         while not self._stopping:
             started = time.monotonic()
-            child = self._spawn()
+            try:
+                child = self._spawn()
+            except OSError as error:
+                if error.errno not in PASSING:
+                    raise
+                self._failures += 1
+                await self._pause(f"{self.name} cannot be started ({error.strerror})")
+                continue
             self.pid = child.pid
             announce()
             if self._stopping:
@@ -87,13 +97,16 @@ class Child:
             if status == os.EX_CONFIG:
                 raise Misconfigured(f"{self.name} cannot run as configured; its last lines above say why.")
             self._failures = 0 if time.monotonic() - started > STABLE_AFTER else self._failures + 1
-            pause = BACK_OFF[min(self._failures, len(BACK_OFF)) - 1] if self._failures else BACK_OFF[0]
-            again = f"starting it again in {pause} s, see logs/{self.name}.log"
-            self._output.line("supervisor", f"{self.name} (pid {child.pid}) {cause(status)}; {again}")
-            try:
-                await asyncio.wait_for(self._wake.wait(), pause)
-            except TimeoutError:
-                pass
+            await self._pause(f"{self.name} (pid {child.pid}) {cause(status)}")
+
+    async def _pause(self, why: str) -> None:
+        """Say why, and wait before the next start; :meth:`stop` ends the wait."""
+        pause = BACK_OFF[min(self._failures, len(BACK_OFF)) - 1] if self._failures else BACK_OFF[0]
+        self._output.line("supervisor", f"{why}; starting it again in {pause} s, see logs/{self.name}.log")
+        try:
+            await asyncio.wait_for(self._wake.wait(), pause)
+        except TimeoutError:
+            pass
 
     def stop(self) -> None:
         """Ask the process to end and start it no more."""
