@@ -17,6 +17,8 @@ import structlog
 
 from mlxplatform.broker import queues
 from mlxplatform.broker.connections import BROKER_ERRORS, async_client
+from mlxplatform.jobs.context import OwnershipLost
+from mlxplatform.jobs.moves import MoveRefused
 from mlxplatform.rows import chunks
 from mlxplatform.rows.contract import RowRequest, RowResult
 from mlxplatform.rows.placing import host_for
@@ -78,7 +80,8 @@ class RowPool:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._waiting:
+        if self._waiting and not any(isinstance(why, OwnershipLost | MoveRefused) for why in (self._failure, error)):
+            # Not when the job was lost: its new owner waits for these same chunks.
             await self.sql(chunks.cancel_job, self._job)
         self._fail(self._failure or asyncio.CancelledError())
         if self._own_sql:

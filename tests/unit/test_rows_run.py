@@ -23,7 +23,8 @@ from mlxplatform.inference.contract import (
     Message,
     Refusal,
 )
-from mlxplatform.jobs.context import JobCancelled
+from mlxplatform.jobs.context import JobCancelled, OwnershipLost
+from mlxplatform.jobs.moves import MoveRefused
 from mlxplatform.rows import chunks, sweep
 from mlxplatform.rows.contract import RowRequest, RowResult
 from mlxplatform.rows.models import RowCall, RowChunk
@@ -156,6 +157,24 @@ def test_cancelling_the_job_stops_its_rows_and_keeps_finished_ones(runtime: Scri
     assert RowChunk.objects.get().state == "cancelled"
     assert sorted(RowCall.objects.filter(state="done").values_list("key", flat=True)) == ["0:a", "1:a", "2:a"]
     wait_until(lambda: runtime.cancelled == ["q3"])
+
+
+@pytest.mark.parametrize("lost", [OwnershipLost(JOB), MoveRefused(JOB, "held by somebody else")])
+def test_who_has_lost_the_job_leaves_its_chunks_to_the_new_owner(runtime: ScriptedRuntime, lost: Exception) -> None:
+    runtime.script["q0"] = lambda number: None
+    ctx = Context()
+
+    async def until_lost() -> None:
+        async with RowPool(ctx) as pool:
+            asked = asyncio.create_task(pool.call(calls(1)[0]))
+            assert await asyncio.to_thread(runtime.held.wait, 20)
+            ctx.stop = lost
+            await asked
+
+    with pytest.raises(type(lost)):
+        asyncio.run(asyncio.wait_for(until_lost(), 30))
+    assert RowChunk.objects.get().state == "running"
+    RowChunk.objects.update(state="cancelled")  # lets the actor's thread go
 
 
 def test_calls_that_follow_from_answers_run_side_by_side(runtime: ScriptedRuntime) -> None:
