@@ -14,7 +14,7 @@ from mlxplatform.batches.models import CANCELLING, ENDED, Batch
 from mlxplatform.batches.run import MAX_LINES
 from mlxplatform.files import blobs
 from mlxplatform.files import service as files
-from mlxplatform.files.views import actor_of, project_of
+from mlxplatform.files.views import actor_of, project_of, storage_quota
 from mlxplatform.files.wire import page, whole_number
 from mlxplatform.http.body import MIB, read_json
 from mlxplatform.http.filebody import send_file
@@ -64,8 +64,10 @@ async def create_batch(request: HttpRequest) -> dict[str, Any]:
 
 def _create(request: HttpRequest, body: dict[str, Any]) -> dict[str, Any]:
     asked = _checked(body)
+    pieces = [(lines.encode(one) + "\n").encode() for one in asked]
+    files.check_quota(project_of(request), sum(map(len, pieces)), storage_quota(request))
     file = files.store(
-        ((lines.encode(one) + "\n").encode() for one in asked),
+        pieces,
         "requests.jsonl",
         PURPOSE,
         project=project_of(request),

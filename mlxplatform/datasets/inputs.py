@@ -6,6 +6,8 @@ import json
 import math
 from typing import Any
 
+import msgspec
+
 from mlxplatform.datasets.templates.base import Field, Inputs, Template
 from mlxplatform.inference.contract import Refusal
 
@@ -84,6 +86,6 @@ def _json(raw: Any, where: str) -> Any:
     if not isinstance(raw, str):
         return raw
     try:
-        return json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        return msgspec.json.decode(raw)  # strict: no NaN, no half of a surrogate pair, which no database would take
+    except (msgspec.DecodeError, RecursionError) as error:
         raise bad(where, f"not valid JSON: {error}") from None

@@ -59,6 +59,7 @@ def whole(params: Mapping[str, str], name: str, default: int, low: int, high: in
 def page(datasets: QuerySet[Dataset], params: Mapping[str, str]) -> tuple[list[Dataset], bool]:
     """Newest first, after the dataset named by ``after``; archived ones only when asked for."""
     limit = whole(params, "limit", DEFAULT_LIMIT, 1, MAX_LIMIT)
+    everything = datasets
     if params.get("template"):
         datasets = datasets.filter(template=params["template"])
     if params.get("q"):
@@ -67,7 +68,7 @@ def page(datasets: QuerySet[Dataset], params: Mapping[str, str]) -> tuple[list[D
         datasets = datasets.filter(archived_at=None)
     after = params.get("after", "")
     if after:
-        cursor = datasets.model.objects.filter(pk=after).first()
+        cursor = everything.filter(pk=after).first()
         if cursor is None:
             raise bad("after", "after names no dataset")
         datasets = datasets.filter(Q(created_at__lt=cursor.created_at) | Q(created_at=cursor.created_at, id__lt=cursor.id))

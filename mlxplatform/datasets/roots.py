@@ -24,7 +24,10 @@ def _find(name: str) -> Path | None:
     if not name or "\x00" in name:
         return None
     allowed = roots()
-    asked = Path(name).expanduser()
+    try:
+        asked = Path(name).expanduser()
+    except RuntimeError:  # the home of a user there is not
+        return None
     candidates = [asked] if asked.is_absolute() else [root / asked for root in allowed]
     for candidate in candidates:
         try:

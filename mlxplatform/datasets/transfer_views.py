@@ -20,6 +20,7 @@ from mlxplatform.datasets.views import actor_of, idempotency_key, project_of
 from mlxplatform.datasets.wire import dataset_json
 from mlxplatform.files import service as files
 from mlxplatform.files.receiving import read_form
+from mlxplatform.files.views import storage_quota
 from mlxplatform.http.body import read_json
 from mlxplatform.inference.contract import Refusal
 
@@ -49,6 +50,7 @@ def _upload(request: HttpRequest) -> dict[str, Any]:
         fields["tags"] = [tag.strip() for tag in fields["tags"].split(",") if tag.strip()]
     for taken in ("file_id", "path", "hub"):
         fields.pop(taken, None)
+    files.check_quota(project_of(request), form.file.seek(0, 2), storage_quota(request))
     stored = files.store(
         form.pieces(),
         form.filename,

@@ -52,6 +52,7 @@ class GuardMiddleware:
         try:
             check_host(request)
             allowed_origin = check_origin(request, origin)
+            check_address(request)
             check_media(request)
         except Refusal as refusal:
             return self._named(request, error_response(request, refusal))
@@ -117,6 +118,16 @@ def same_origin(request: HttpRequest, origin: str) -> bool:
         return bool(parts.netloc) and parts.netloc.lower() == request.META.get("HTTP_HOST", "").lower()
     except ValueError:
         return False
+
+
+def check_address(request: HttpRequest) -> None:
+    """No id, name or filter holds a NUL character, and PostgreSQL fails on one instead of finding nothing."""
+    if "\0" in request.path:
+        raise Refusal(404, "not_found", "There is nothing of that name: it holds a NUL character.")
+    if "%00" in request.META.get("QUERY_STRING", ""):
+        for name, values in request.GET.lists():
+            if "\0" in name or any("\0" in value for value in values):
+                raise Refusal(400, "invalid_value", "The value holds a NUL character.", param=name.replace("\0", ""))
 
 
 def check_media(request: HttpRequest) -> None:

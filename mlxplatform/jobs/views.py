@@ -97,6 +97,8 @@ async def act_on_jobs(request: HttpRequest, action: str) -> dict[str, Any]:
     ids = body.get("ids")
     if ids is not None and not (isinstance(ids, list) and all(isinstance(one, str) for one in ids)):
         raise Refusal(400, "invalid_value", "ids must be a list of job ids", param="ids")
+    if ids is not None and len(ids) > BULK_LIMIT:
+        raise Refusal(400, "invalid_value", f"ids may name at most {BULK_LIMIT} jobs", param="ids")
     if not body:
         raise Refusal(400, "missing_required_parameter", "name the jobs: ids, or kind and state", param="ids")
     changed, refused = await sync_to_async(_act_on_many)(request, action, body)

@@ -11,9 +11,12 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 import structlog
+from django.contrib.auth import get_user_model
 from django.db import connection
 from django.utils import timezone
 
+from mlxplatform.accounts.identity import user_scopes
+from mlxplatform.accounts.scopes import ADMIN
 from mlxplatform.jobs.models import Job
 from mlxplatform.webhooks import addresses, signing
 from mlxplatform.webhooks.models import Delivery, Webhook, new_event_id
@@ -109,8 +112,12 @@ def _post(delivery: Delivery) -> str:
 
 
 def may_be_private(hook: Webhook) -> bool:
-    """Only who owns the machine may make it call into its own network."""
-    return hook.created_by == "local" or hook.created_by.startswith("user:")
+    """Only who owns the machine, the keyless user or an administrator signed in, may make it call into its own network."""
+    if hook.created_by == "local":
+        return True
+    kind, _, name = hook.created_by.partition(":")
+    user = get_user_model().objects.filter(username=name).first() if kind == "user" else None
+    return user is not None and ADMIN in user_scopes(user)
 
 
 def _note(delivery: Delivery, answer: str, accepted: bool) -> None:

@@ -69,3 +69,12 @@ def test_links_footnotes_and_code():
     assert '<a href="/p">Anna</a>' in done and 'title="no such page">Gone</span>' in done
     assert '<a href="#note-1">1</a>' in done and 'id="note-1"' in done
     assert "<code>[[Lelit_Anna]]</code>" in done
+
+
+def test_stand_ins_written_as_references_stand_for_nothing() -> None:
+    assert render("a &#xe000;99&#xe001; b", lambda stem: None) == "<p>a  b</p>\n"
+
+
+def test_no_markup_of_ours_ends_up_inside_a_tag() -> None:
+    shown = render('[a](http://e.test "[[onclick=x]]")', lambda stem: f"/pages/{stem}")
+    assert shown == '<p><a href="http://e.test" title="">a</a></p>\n'

@@ -11,6 +11,8 @@ from django.http import HttpRequest, HttpResponseBase
 
 from mlxplatform.accounts import audit
 from mlxplatform.files import service as files
+from mlxplatform.files.names import base_name
+from mlxplatform.files.views import storage_quota
 from mlxplatform.http import sse
 from mlxplatform.http.body import read_json
 from mlxplatform.http.errors import json_response
@@ -77,8 +79,6 @@ def init(request: HttpRequest, body: dict[str, Any]) -> dict[str, Any]:
     project, by = project_of(request), actor_of(request)
     name = body.get("name", DEFAULT_VAULT)
     vault = Vault.objects.filter(name=name).first()
-    if vault is not None and vault.project != project:
-        raise Refusal(409, "name_taken", "there is a vault of this name in another project", param="name")
     if vault is None:
         try:
             with transaction.atomic():
@@ -86,6 +86,8 @@ def init(request: HttpRequest, body: dict[str, Any]) -> dict[str, Any]:
                 audit.record(by, "memory.init", name, project=project)
         except IntegrityError:
             vault = Vault.objects.get(name=name)
+    if vault.project != project:
+        raise Refusal(409, "name_taken", "there is a vault of this name in another project", param="name")
     try:
         done = Wiki.of(vault).set_up()
     except GitFailed as error:
@@ -129,7 +131,9 @@ def import_conversations(request: HttpRequest, body: dict[str, Any]) -> HttpResp
         file = files.find(body["file_id"], vault.project)
     else:
         raw = body["content"].encode()
-        file = files.store([raw], body.get("name", f"import.{body['format']}"), "user_data", project=vault.project, created_by=by)
+        name = base_name(body.get("name") or f"import.{body['format']}")
+        files.check_quota(vault.project, len(raw), storage_quota(request))
+        file = files.store([raw], name, "user_data", project=vault.project, created_by=by)
     config = {"vault": vault.name, "format": body["format"], "source": source, "file": file.id, "name": file.filename}
     config["complete"] = body.get("complete", False)
     config["delete_file"] = "content" in body

@@ -18,6 +18,8 @@ _WIKILINK = re.compile(r"\[\[([^\[\]|#]+)(#[^\[\]|]*)?(?:\|([^\[\]]*))?\]\]")
 #: Private-use characters stand for markup while Markdown is rendered; pages that hold them lose them.
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _HELD = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
+#: Markup never stands inside a tag, as in the title of a link.
+_TAG = re.compile(r"<[^<>]*>")
 
 
 def _markdown() -> MarkdownIt:
@@ -53,8 +55,9 @@ def render(text: str, url_of: Callable[[str], str | None]) -> str:
             lines.append(line if fenced else "*This page is a stub.*\n")
         else:
             lines.append(_outside_code(line, _WIKILINK, link, MARKER, marker))
-    done = _markdown().render("".join(lines))
-    return _HELD.sub(lambda found: held[int(found[1])], done)
+    done = _TAG.sub(lambda tag: _HELD.sub("", tag[0]), _markdown().render("".join(lines)))
+    # The stand-ins can come back as character references; those that stand for nothing are dropped.
+    return _HELD.sub(lambda found: held[int(found[1])] if len(found[1]) < 10 and int(found[1]) < len(held) else "", done)
 
 
 def _outside_code(line: str, *rules: object) -> str:

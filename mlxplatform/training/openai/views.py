@@ -52,10 +52,12 @@ def jobs(request: HttpRequest) -> dict[str, Any]:
     if wanted or request.GET.get("metadata") == "null":
         runs = TrainingRun.objects.filter(job__in=found.values("id"))
         if wanted:
-            runs = runs.filter(**{f"surface__metadata__{key}": value for key, value in wanted.items()})
+            # Compared here: a client's key in a lookup's name would be read as an operator of the database.
+            kept = [(run, (surface or {}).get("metadata") or {}) for run, surface in runs.values_list("job", "surface")]
+            found = found.filter(id__in=[run for run, pairs in kept if wanted.items() <= pairs.items()])
         else:
             runs = runs.filter(Q(surface__metadata=None) | ~Q(surface__has_key="metadata"))
-        found = found.filter(id__in=runs.values("job"))
+            found = found.filter(id__in=runs.values("job"))
     page = list(found[: limit + 1])
     return {"object": "list", "data": [_object(job) for job in page[:limit]], "has_more": len(page) > limit}
 
