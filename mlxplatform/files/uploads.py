@@ -9,6 +9,7 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
+from django.db.models import Sum
 from django.http import HttpRequest
 from django.utils import timezone
 
@@ -25,6 +26,7 @@ from mlxplatform.inference.contract import Refusal
 LIFETIME = dt.timedelta(hours=1)
 #: Largest single part, bytes, as in the API this follows.
 PART_LIMIT = 64 * 1024 * 1024
+# All parts may take twice the upload's bytes and one part more: parts that failed are sent again, and stay until the end.
 
 
 async def create_upload(request: HttpRequest) -> dict[str, Any]:
@@ -72,6 +74,10 @@ def add_part(request: HttpRequest, upload_id: str) -> dict[str, Any]:
     try:
         with transaction.atomic():
             _pending(request, upload_id)
+            kept = upload.parts.aggregate(total=Sum("bytes"))["total"] or 0
+            if kept + written.bytes > 2 * upload.bytes + PART_LIMIT:
+                message = f"The parts take far more than the {upload.bytes} bytes of the upload."
+                raise Refusal(400, "bytes_mismatch", message, param="data")
             part = UploadPart.objects.create(id=part_id, upload=upload, bytes=written.bytes)
     except Refusal:
         blobs.remove(part_id)

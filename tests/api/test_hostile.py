@@ -17,7 +17,8 @@ from mlxplatform.datasets.inputs import coerce
 from mlxplatform.datasets.models import Dataset
 from mlxplatform.datasets.roots import UnknownFolder, entry_in_roots
 from mlxplatform.datasets.templates.registry import TEMPLATES
-from mlxplatform.files.models import StoredFile
+from mlxplatform.files import blobs, uploads
+from mlxplatform.files.models import StoredFile, UploadPart
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs import service
 from mlxplatform.training.models import TrainingRun
@@ -110,3 +111,13 @@ def test_every_way_to_bring_a_file_minds_the_keys_storage() -> None:
     assert [answer.status_code for answer in answers] == [400, 400, 400]
     assert all(b"of its 10" in answer.content for answer in answers), answers
     assert not StoredFile.objects.exists()
+
+
+def test_the_parts_of_an_upload_cannot_fill_the_disk(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "PART_LIMIT", 100)
+    before = set(blobs.stored_ids())
+    order = {"filename": "a.txt", "purpose": "user_data", "mime_type": "text/plain", "bytes": 50}
+    path = f"/v1/uploads/{post(client, '/v1/uploads', order).json()['id']}/parts"
+    sent = [client.post(path, {"data": SimpleUploadedFile("part", b"x" * 100)}).status_code for _ in range(4)]
+    assert sent == [200, 200, 400, 400]
+    assert set(blobs.stored_ids()) - before == set(UploadPart.objects.values_list("id", flat=True))
