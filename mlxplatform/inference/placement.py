@@ -9,6 +9,7 @@ Nothing here touches a file system, so no name a client sends can reach one.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
@@ -27,6 +28,8 @@ from mlxplatform.inference.models import Host
 STATE_AGE = 0.25
 #: Seconds the list of host names is reused; hosts appear rarely.
 NAMES_AGE = 5.0
+#: Seconds the broker has to answer.
+BROKER_SECONDS = 2.0
 #: Longest model name looked at.
 MAX_NAME = 256
 #: Seconds a client should wait for a host that is gone to come back; about one engine start.
@@ -89,14 +92,16 @@ async def live_hosts() -> tuple[HostState, ...]:
     """The hosts that are alive now, by name.
 
     Raises:
-        redis.ConnectionError, redis.TimeoutError: the broker is down.
+        redis.ConnectionError, TimeoutError: the broker is down, or does not answer.
     """
     now = time.monotonic()
     at, states = _cache.states
     if at and now - at < STATE_AGE:
         return states
     names = await _names(now)
-    raw = await async_client().mget([queues.host_key(name) for name in names])
+    # Bounded, since everything a client asks begins here: a broker that hangs is as good as one that is down.
+    async with asyncio.timeout(BROKER_SECONDS):
+        raw = await async_client().mget([queues.host_key(name) for name in names])
     states = tuple(parse_state(name, json.loads(value)) for name, value in zip(names, raw, strict=True) if value)
     _cache.states = (now, states)
     return states

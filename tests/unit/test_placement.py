@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import redis
 
+from mlxplatform.broker.connections import BROKER_ERRORS
+from mlxplatform.inference import placement
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.placement import choose, looks_like_path, parse_state
 
@@ -43,6 +46,15 @@ def test_no_host_is_503_with_a_time() -> None:
         choose((), "big", "chat", strict=False)
     assert refusal.value.status == 503
     assert refusal.value.retry_after
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_broker_that_hangs_is_as_good_as_one_that_is_down(broker: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "BROKER_SECONDS", 0.1)
+    placement.forget()
+    broker.execute_command("CLIENT", "PAUSE", 2_000, "ALL")  # nothing takes it back: that would wait as well
+    with pytest.raises(BROKER_ERRORS):
+        await placement.live_hosts()
 
 
 def test_a_model_of_another_kind_is_400() -> None:
