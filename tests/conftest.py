@@ -17,6 +17,20 @@ from tests.system.stack import Stack, prepared_home
 from workers import broker_process
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Browser tests last: the browser's driver keeps an event loop in this thread, in which no other may run."""
+    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
+
+
+@pytest.fixture(autouse=True)
+def no_key_is_remembered() -> Iterator[None]:
+    """What one test's keys taught this process must not meet the next test's empty database."""
+    yield
+    if identity := sys.modules.get("mlxplatform.accounts.identity"):
+        identity.forget()
+
+
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings() -> None:
     """Put the test database in a file: several threads and processes see the same one, as in service."""

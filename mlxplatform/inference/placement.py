@@ -3,7 +3,8 @@
 Each gpu process publishes its live state once a second under a key that expires with its heartbeat; a host without
 a key does not exist for placement. Resolving a name follows one rule: an exact id of a model of the right kind is
 itself; what looks like a path or URL is 404; any other unknown name gets the current model of that kind and is told
-so, unless the caller is strict (batch lines, jobs) or the operator chose ``MLXPLATFORM_UNKNOWN_MODEL=refuse``.
+so, unless the caller is strict (batch lines, jobs), the name is a fine-tuned one (``ft:…``), or the operator chose
+``MLXPLATFORM_UNKNOWN_MODEL=refuse``.
 Nothing here touches a file system, so no name a client sends can reach one.
 """
 
@@ -30,6 +31,10 @@ STATE_AGE = 0.25
 NAMES_AGE = 5.0
 #: Seconds the broker has to answer.
 BROKER_SECONDS = 2.0
+#: Names of what was fine-tuned here. They stand for exactly one model, so nothing else ever answers for them.
+TRAINED_PREFIX = "ft:"
+#: Seconds a trained name may take to be announced by its host after its job is done: one heartbeat, and some.
+ANNOUNCED_SECONDS = 1.5
 #: Longest model name looked at.
 MAX_NAME = 256
 #: Seconds a client should wait for a host that is gone to come back; about one engine start.
@@ -166,7 +171,14 @@ async def find_place(name: object, kind: str = "chat", *, strict: bool = False) 
         raise Refusal(400, "invalid_type", "'model' must be a string.", param="model")
     if isinstance(name, str) and looks_like_path(name):
         raise model_not_found(name)
-    return choose(await live_hosts(), name, kind, strict=strict or settings.ENV.unknown_model == "refuse")
+    hosts = await live_hosts()
+    if isinstance(name, str) and name.startswith(TRAINED_PREFIX):
+        strict = True
+        deadline = time.monotonic() + ANNOUNCED_SECONDS
+        while time.monotonic() < deadline and not any(model.id == name for host in hosts for model in host.models):
+            await asyncio.sleep(STATE_AGE)
+            hosts = await live_hosts()
+    return choose(hosts, name, kind, strict=strict or settings.ENV.unknown_model == "refuse")
 
 
 def choose(hosts: tuple[HostState, ...], name: str | None, kind: str, *, strict: bool) -> Place:

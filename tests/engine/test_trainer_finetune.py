@@ -175,7 +175,7 @@ def test_a_run_killed_in_the_middle_goes_on_and_draws_the_same_curve(worker: Pul
 
 
 def test_pause_keeps_the_place_and_resume_goes_on_there(worker: Pulse, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = order(iters=20, steps_per_report=1, steps_per_save=1000)
+    job = order(iters=400, steps_per_report=1, steps_per_save=1000)
     forward, asked = trainer_child.Run._forward, []
 
     def pause_at_step_4(run: trainer_child.Run, event: dict[str, Any]) -> None:
@@ -188,15 +188,15 @@ def test_pause_keeps_the_place_and_resume_goes_on_there(worker: Pulse, monkeypat
     monkeypatch.setattr(trainer_child.Run, "_forward", pause_at_step_4)
     job = run_to_end(worker, job)
     if job.state == "done":
-        pytest.fail("twenty steps were over before the pause was seen")
+        pytest.fail("four hundred steps were over before the pause was seen")
     assert job.state == "paused"
     service.resume(job.id, "test")
 
     job = run_to_end(worker, job)
 
     assert job.state == "done", job.error
-    assert [point["step"] for point in curve_of(job)["train"]] == list(range(1, 21))
-    assert len(metrics(job, "train")) == 20  # a pause writes a checkpoint: no step is done twice
+    assert [point["step"] for point in curve_of(job)["train"]] == list(range(1, 401))
+    assert len(metrics(job, "train")) == 400  # a pause writes a checkpoint: no step is done twice
 
 
 def test_finish_publishes_what_there_is(worker: Pulse) -> None:
