@@ -109,7 +109,7 @@ class HostRuntime:
         model = self._model(request)
         self._check_room(request, model)
         adapters = self._adapters(request, model)
-        prepared = self._preparer.prepare(request, model.path, context=self.settings.context)
+        prepared = self._preparer.prepare(request, model.path, context=self.context_of(model))
         for _ in range(3):  # an engine may be evicted between being found and being used
             engine = self.residency.obtain(model)
             entry = Entry(new_number(), request, prepared, engine.tokenizer, self._closing(request.id, sink), adapters)
