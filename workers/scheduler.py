@@ -35,6 +35,7 @@ def chores() -> list[Chore]:
     """All periodic work of the platform."""
     from mlxplatform.datasets import submit as datasets
     from mlxplatform.files import service as files
+    from mlxplatform.inference import history
     from mlxplatform.jobs import retention
     from mlxplatform.jobs.sweep import Sweeper
     from mlxplatform.rows import sweep as rows
@@ -46,6 +47,7 @@ def chores() -> list[Chore]:
         Chore("rows", 2.0, rows.sweep),
         Chore("files", 300.0, files.sweep),
         Chore("dataset previews", 3600.0, datasets.sweep_previews),
+        Chore("history", 30.0, history.sweep),
         Chore("job logs", 3600.0, retention.sweep),
         Chore("schedules", 1.0, schedules.tick),
         Chore("webhooks", 1.0, webhooks.deliver_due, waits=True),

@@ -18,7 +18,8 @@ from mlxplatform.api.openai.embeddings import parse as embeddings_parse
 from mlxplatform.api.openai.embeddings.views import embedding_value
 from mlxplatform.api.openai.responses import parse as responses_parse
 from mlxplatform.api.openai.responses.render import ResponseState, facts_of
-from mlxplatform.api.running import Asked, Call, total
+from mlxplatform.api.reckoning import total
+from mlxplatform.api.running import Asked, Call
 from mlxplatform.batches import protocols
 from mlxplatform.batches.protocols import LineProtocol, ParsedLine
 from mlxplatform.http.errors import error_body

@@ -9,25 +9,26 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import msgspec
 import structlog
 from django.http import HttpRequest
 
-from mlxplatform.accounts import quotas, usage
 from mlxplatform.api.fields import join_names
-from mlxplatform.broker.connections import BROKER_ERRORS
+from mlxplatform.api.reckoning import Reckoning
 from mlxplatform.http.sse import comment, heartbeat_seconds
 from mlxplatform.inference import client
 from mlxplatform.inference.client import Completion, Stream
-from mlxplatform.inference.contract import Event, Failed, Finished, InferenceRequest, Refusal, Usage, Waiting
+from mlxplatform.inference.contract import Event, Failed, InferenceRequest, Refusal, Usage, Waiting
 from mlxplatform.inference.placement import Place, find_place
 
 log = structlog.get_logger(__name__)
 
 IGNORED_HEADER = "x-mlxplatform-ignored"
+#: With the value false (or 0) nothing of what is said is kept, in whatever protocol.
+STORE_HEADER = "x-mlxplatform-store"
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Asked:
     """A checked request of some protocol: one contract request per choice, their ``model`` still empty.
 
     Choices come in groups of ``n`` that share a prompt. ``model`` is the client's word for the model. ``one_call``:
-    tool calls after the first are dropped. ``extra`` is what the protocol's own renderer must remember.
+    tool calls after the first are dropped. ``record`` False keeps nothing of what was said. ``extra`` is what the
+    protocol's own renderer must remember.
     """
 
     requests: tuple[InferenceRequest, ...]
@@ -48,6 +50,7 @@ class Asked:
     store: bool = False
     metadata: dict[str, str] | None = None
     extra: Any = None
+    record: bool = True
 
     @property
     def request(self) -> InferenceRequest:
@@ -67,7 +70,7 @@ def _choice(request: InferenceRequest, index: int, number: int) -> InferenceRequ
 
 @dataclass(frozen=True)
 class Call:
-    """A placed request, ready to submit. ``created`` is Unix seconds; ``headers`` go on the answer."""
+    """A placed request, ready to submit. ``created`` and ``began`` are Unix seconds; ``headers`` go on the answer."""
 
     asked: Asked
     requests: tuple[InferenceRequest, ...]
@@ -76,6 +79,8 @@ class Call:
     headers: dict[str, str]
     project: str
     key_id: str
+    path: str = ""
+    began: float = 0.0
 
     @property
     def id(self) -> str:
@@ -88,6 +93,9 @@ async def place_call(http: HttpRequest, asked: Asked) -> Call:
     Raises:
         Refusal: unknown model, no engine.
     """
+    began = time.time()
+    if http.headers.get(STORE_HEADER, "").strip().lower() in {"false", "0"}:
+        asked = replace(asked, record=False)
     place = await find_place(asked.model, client.kind_of(asked.request))
     project = getattr(http, "project", "default")
     identity = getattr(http, "identity", None)
@@ -95,10 +103,12 @@ async def place_call(http: HttpRequest, asked: Asked) -> Call:
         asked=asked,
         requests=tuple(msgspec.structs.replace(request, model=place.model.id, project=project) for request in asked.requests),
         model=place.model.id,
-        created=int(time.time()),
+        created=int(began),
         headers=answer_headers(asked.model, place, asked.ignored),
         project=project,
         key_id=getattr(identity, "key_id", ""),
+        path=http.path,
+        began=began,
     )
 
 
@@ -185,29 +195,10 @@ class Renderer(Protocol):
     def closing(self, used: Usage) -> bytes: ...
 
 
-class Tally:
-    """Usage over the choices of a call; a prompt counts once for the ``n`` choices that share it."""
-
-    def __init__(self, n: int) -> None:
-        self._n = n
-        self._prompts: dict[int, Usage] = {}
-        self._completion = 0
-        self._reasoning = 0
-
-    def add(self, index: int, used: Usage) -> None:
-        self._prompts.setdefault(index // self._n, used)
-        self._completion += used.completion
-        self._reasoning += used.reasoning
-
-    def usage(self) -> Usage:
-        shared = self._prompts.values()
-        return Usage(sum(used.prompt for used in shared), self._completion, sum(used.cached for used in shared), self._reasoning)
-
-
 async def drive(call: Call, choices: Choices, renderer: Renderer) -> AsyncGenerator[bytes, None]:
     """The bytes of a streamed answer. Closing it early cancels the request within one decode step."""
     interval = heartbeat_seconds()
-    tally = Tally(call.asked.n)
+    reckoning = Reckoning(call)
     waiting: Waiting | None = None
     try:
         opening = renderer.opening()
@@ -222,27 +213,29 @@ async def drive(call: Call, choices: Choices, renderer: Renderer) -> AsyncGenera
                 continue
             frames: list[bytes] = []
             for index, event in pairs:
-                if isinstance(event, Failed):
-                    tally.add(index, event.usage or Usage(choices.prompt_tokens))
-                    log.warning("stream failed", request_id=call.id, code=event.code, status=event.status)
-                    yield b"".join(frames) + renderer.failed(event, tally.usage())
-                    return
                 if isinstance(event, Waiting):
                     waiting = event
                     continue
-                if isinstance(event, Finished):
-                    tally.add(index, event.usage)
+                if isinstance(event, Failed):
+                    reckoning.event(
+                        index, event if event.usage else msgspec.structs.replace(event, usage=Usage(choices.prompt_tokens))
+                    )
+                    log.warning("stream failed", request_id=call.id, code=event.code, status=event.status)
+                    yield b"".join(frames) + renderer.failed(event, reckoning.usage())
+                    return
+                reckoning.event(index, event)
                 frame = renderer.event(index, event)
                 if frame:
                     frames.append(frame)
             if choices.finished:
-                frames.append(renderer.closing(tally.usage()))
+                frames.append(renderer.closing(reckoning.usage()))
             if frames:
                 yield b"".join(frames)
     finally:
-        if choices.stop():
+        left = choices.stop()
+        if left:
             log.info("request cancelled by client", request_id=call.id, status=499)
-        await account(call, tally.usage())
+        await reckoning.close(cancelled=left)
 
 
 async def gather(call: Call, choices: Choices) -> list[Completion]:
@@ -252,35 +245,22 @@ async def gather(call: Call, choices: Choices) -> list[Completion]:
         Refusal: one failed; the others are stopped.
     """
     tasks = [asyncio.ensure_future(client.collect(stream)) for stream in choices.streams]
-    used = Usage()
+    reckoning = Reckoning(call)
+    left = True
     try:
         completions = await asyncio.gather(*tasks)
-        used = total(completions, call.asked.n)
+        for index, completion in enumerate(completions):
+            reckoning.completion(index, completion)
+        left = False
         return completions
+    except Refusal as refusal:
+        reckoning.failed(refusal.failed())
+        raise
     finally:
         for task in tasks:
             task.cancel()
         choices.stop()
-        await account(call, used)
-
-
-async def account(call: Call, used: Usage) -> None:
-    """Count tokens for the key and the project; a broker that is down does not spoil an answer."""
-    if not used.prompt and not used.completion:
-        return
-    usage.add(call.project, call.key_id, call.model, used)
-    if call.key_id:
-        try:
-            await quotas.spend(call.key_id, used.prompt + used.completion)
-        except BROKER_ERRORS as error:
-            log.warning("quota not counted", error=str(error))
-
-
-def total(completions: Sequence[Completion], n: int) -> Usage:
-    tally = Tally(n)
-    for index, completion in enumerate(completions):
-        tally.add(index, completion.usage)
-    return tally.usage()
+        await reckoning.close(cancelled=left)
 
 
 #: The first bytes of a stream: a client or proxy with a byte timeout sees life before the first token.

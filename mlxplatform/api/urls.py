@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from mlxplatform.api import metrics, residency, schema, status
+from mlxplatform.api import metrics, request_history, residency, schema, status
 from mlxplatform.api.anthropic import views as anthropic
 from mlxplatform.api.decisions import views as decisions
 from mlxplatform.api.ollama import views as ollama
@@ -21,6 +21,9 @@ urlpatterns = [
     path("metrics", metrics.metrics_view),
     path("v1", status.index_view),
     path("api/hosts", status.hosts_view),
+    path("api/requests", request_history.requests_view),
+    path("api/requests/export", request_history.export_view),
+    path("api/requests/<str:request_id>", request_history.request_view),
     path("api/models/<path:model_id>/plan", residency.plan_view),
     path("api/models/<path:model_id>/pin", residency.pin_view),
     path("api/models/<path:model_id>/unpin", residency.unpin_view),

@@ -1,5 +1,7 @@
 """The response history: stored answers in SQL, shared by all web processes, bounded by age and by bytes.
 
+:mod:`mlxplatform.inference.request_log` keeps a line about every finished request beside it, under the same bounds.
+
 Rows live ``HISTORY_DAYS`` from creation; a read makes them younger only for the byte cap, whose victims are the least
 recently used. A row of another project does not exist. A row is written at admission when somebody may come back for
 it (a stored stream, a background response), otherwise once, when the answer is complete. Ends are
@@ -11,8 +13,6 @@ Functions are synchronous units of work; async callers wrap them once.
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,11 +23,11 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 from django.conf import settings
 from django.db import close_old_connections, transaction
-from django.db.models import Q, Sum
+from django.db.models import Count, Q, QuerySet, Sum
 from django.utils import timezone
 
 from mlxplatform.inference.contract import Event, decode_events, encode
-from mlxplatform.inference.models import StoredAnswer
+from mlxplatform.inference.models import FinishedRequest, StoredAnswer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,18 +35,16 @@ Kind = StoredAnswer.Kind
 Status = StoredAnswer.Status
 
 MIB = 1024 * 1024
-#: Seconds between two sweeps of this process; each is two indexed queries when there is nothing to do.
-SWEEP_SECONDS = 30.0
 #: Rows removed in one statement, so that no lock is held long.
 SWEEP_ROWS = 500
+#: Bytes of a row beside its texts: its other columns and its entries in the indexes.
+ROW_BYTES = 400
 #: Seconds between two writes of a row's time of use.
 TOUCH_SECONDS = 60
 OPEN = (Status.QUEUED, Status.IN_PROGRESS)
 
 _threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="history")
 _dumps = msgspec.json.Encoder().encode
-_sweep_lock = threading.Lock()
-_swept_at = 0.0
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,6 @@ def save(record: Record) -> None:
     StoredAnswer.objects.update_or_create(
         id=record.id, defaults=values, create_defaults={**values, "created_at": now, "expires_at": expires}
     )
-    sweep_sometimes()
 
 
 def end(answer_id: str, status: str, answer: Any, events: bytes | None) -> bool:
@@ -135,7 +132,6 @@ def end(answer_id: str, status: str, answer: Any, events: bytes | None) -> bool:
         row.status, row.answer, row.events = status, text, events
         row.bytes = len(row.request) + len(row.items) + len(row.metadata) + len(text) + len(events or b"")
         row.save(update_fields=["status", "answer", "events", "bytes"])
-    sweep_sometimes()
     return True
 
 
@@ -190,43 +186,58 @@ def change_items(answer_id: str, change: Callable[[list[Any]], list[Any]]) -> No
             row.save(update_fields=["items", "bytes"])
 
 
-def sweep_sometimes() -> None:
-    global _swept_at
-    with _sweep_lock:
-        if time.monotonic() - _swept_at < SWEEP_SECONDS:
-            return
-        _swept_at = time.monotonic()
-    sweep()
-
-
 def sweep() -> int:
-    """Remove what is too old, then the least recently used until the rest fits; returns the number removed."""
-    removed = 0
-    while True:
-        expired = list(StoredAnswer.objects.filter(expires_at__lte=timezone.now()).values_list("id", flat=True)[:SWEEP_ROWS])
-        if not expired:
-            break
-        removed += StoredAnswer.objects.filter(id__in=expired).delete()[0]
-    excess = (StoredAnswer.objects.aggregate(total=Sum("bytes"))["total"] or 0) - settings.ENV.history_mb * MIB
+    """Remove what is too old, then the least recently used until the rest fits; returns the number removed.
+
+    Stored answers and the lines about finished requests share one age and one cap.
+    """
+    now = timezone.now()
+    removed = _remove_in_parts(StoredAnswer.objects.filter(expires_at__lte=now))
+    removed += _remove_in_parts(FinishedRequest.objects.filter(ended_at__lte=now - timedelta(days=settings.ENV.history_days)))
+    excess = sum(_bytes(model) for model in (StoredAnswer, FinishedRequest)) - settings.ENV.history_mb * MIB
     while excess > 0:
-        oldest = list(StoredAnswer.objects.exclude(status__in=OPEN).order_by("used_at").values_list("id", "bytes")[:SWEEP_ROWS])
-        if not oldest:
+        victims = _least_recently_used()
+        if not victims:
             break
-        victims = []
-        for row_id, size in oldest:
+        doomed: dict[type[StoredAnswer] | type[FinishedRequest], list[str]] = {StoredAnswer: [], FinishedRequest: []}
+        for _, model, row_id, size in victims:
             if excess <= 0:
                 break
-            victims.append(row_id)
+            doomed[model].append(row_id)
             excess -= size
-        removed += StoredAnswer.objects.filter(id__in=victims).delete()[0]
+        removed += sum(model.objects.filter(id__in=ids).delete()[0] for model, ids in doomed.items())
     return removed
 
 
+def _remove_in_parts(rows: QuerySet[Any]) -> int:
+    removed = 0
+    while part := list(rows.values_list("id", flat=True)[:SWEEP_ROWS]):
+        removed += rows.model.objects.filter(id__in=part).delete()[0]
+    return removed
+
+
+def _bytes(model: type[StoredAnswer] | type[FinishedRequest]) -> int:
+    """Bytes of all rows, each with what it costs beside its texts."""
+    sums = model.objects.aggregate(total=Sum("bytes"), rows=Count("id"))
+    return (sums["total"] or 0) + ROW_BYTES * sums["rows"]
+
+
+def _least_recently_used() -> list[tuple[datetime, type[StoredAnswer] | type[FinishedRequest], str, int]]:
+    """The next rows to go, of both kinds; an answer that is still being written is not among them."""
+    answers = StoredAnswer.objects.exclude(status__in=OPEN).order_by("used_at").values_list("used_at", "id", "bytes")
+    requests = FinishedRequest.objects.order_by("ended_at").values_list("ended_at", "id", "bytes")
+    found: list[tuple[datetime, type[StoredAnswer] | type[FinishedRequest], str, int]] = []
+    found += [(at, StoredAnswer, row_id, size + ROW_BYTES) for at, row_id, size in answers[:SWEEP_ROWS]]
+    found += [(at, FinishedRequest, row_id, size + ROW_BYTES) for at, row_id, size in requests[:SWEEP_ROWS]]
+    # Beyond the shorter list's end, rows of the other kind may be younger than some that were not looked at.
+    return sorted(found, key=lambda row: row[0])[:SWEEP_ROWS]
+
+
 def statistics() -> dict[str, int]:
-    total = StoredAnswer.objects.aggregate(total=Sum("bytes"))["total"] or 0
     return {
         "entries": StoredAnswer.objects.count(),
-        "bytes": total,
+        "requests": FinishedRequest.objects.count(),
+        "bytes": _bytes(StoredAnswer) + _bytes(FinishedRequest),
         "max_bytes": settings.ENV.history_mb * MIB,
         "ttl_ms": settings.ENV.history_days * 86_400_000,
     }

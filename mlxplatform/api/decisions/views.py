@@ -10,7 +10,8 @@ from django.http import HttpRequest, HttpResponseBase
 from mlxplatform.api.decisions.parse import Decisions, parse_openai, parse_system_one
 from mlxplatform.api.decisions.questions import Answer, to_answer, to_request
 from mlxplatform.api.openai.responses.render import usage_object
-from mlxplatform.api.running import Asked, Call, account, place_call
+from mlxplatform.api.reckoning import Reckoning
+from mlxplatform.api.running import Asked, Call, place_call
 from mlxplatform.http.body import read_json
 from mlxplatform.http.errors import json_response
 from mlxplatform.http.views import endpoint
@@ -32,15 +33,24 @@ async def decide(http: HttpRequest, decisions: Decisions) -> tuple[Call, list[An
         async with gate:
             return await client.run(call.requests[index])
 
-    results = [await score(0)]
-    tasks = [asyncio.create_task(score(index)) for index in range(1, len(requests))]
+    reckoning = Reckoning(call)
+    tasks: list[asyncio.Task[Completion]] = []
+    left = True
     try:
+        results = [await score(0)]
+        tasks += [asyncio.create_task(score(index)) for index in range(1, len(requests))]
         results += await asyncio.gather(*tasks)
+        for index, result in enumerate(results):
+            reckoning.completion(index, result)
+        left = False
+    except Refusal as refusal:
+        reckoning.failed(refusal.failed())
+        raise
     finally:
         for task in tasks:
             task.cancel()
+        await reckoning.close(cancelled=left)
     used = Usage(sum(result.usage.prompt for result in results), 0, sum(result.usage.cached for result in results))
-    await account(call, used)
     answers = [to_answer(question, result.scores) for question, result in zip(decisions.questions, results, strict=True)]
     return call, answers, used
 

@@ -148,7 +148,7 @@ FIELDS = table(
     honoured("structured_outputs", structured_outputs),
     honoured("reasoning_effort", one_of(*EFFORTS), "none turns thinking off where the model can"),
     honoured("chat_template_kwargs", mapping),
-    honoured("store", boolean),
+    honoured("store", boolean, "false also keeps its words out of the history"),
     honoured("metadata", metadata, "kept with stored completions"),
     honoured("adapter", text(MAX_NAME)),
     honoured("session_id", text(MAX_NAME), "prompt-cache affinity; never changes output"),
@@ -210,6 +210,7 @@ def parse(body: Mapping[str, Any]) -> Asked:
         ignored=fields.ignored,
         one_call=not fields.get("parallel_tool_calls", True),
         store=fields.get("store", False),
+        record=fields.get("store", True),
         metadata=fields.get("metadata"),
     )
 

@@ -12,13 +12,13 @@ from mlxplatform.api.openai.chat import stored
 from mlxplatform.api.openai.chat.parse import parse
 from mlxplatform.api.openai.chat.render import ChatFacts, ChatFrames, completion_object, facts_of
 from mlxplatform.api.paging import list_object, page_of, query_ascending, query_flag, query_number
-from mlxplatform.api.running import Call, Choices, account, drive, gather, place_call
+from mlxplatform.api.reckoning import Reckoning
+from mlxplatform.api.running import Call, Choices, drive, gather, place_call
 from mlxplatform.http.body import read_json
 from mlxplatform.http.errors import json_response
 from mlxplatform.http.sse import EventStreamResponse, heartbeat_seconds
 from mlxplatform.http.views import endpoint
 from mlxplatform.inference import client, history
-from mlxplatform.inference.contract import Usage
 from mlxplatform.inference.history import Kind
 from mlxplatform.inference.models import StoredAnswer
 from mlxplatform.inference.recording import Numbered, record
@@ -55,7 +55,9 @@ async def _recorded(call: Call, facts: ChatFacts, messages: list[Any]) -> HttpRe
 
     async def on_end(events: list[Numbered]) -> None:
         await stored.end_row(call.id, facts, events)
-        await account(call, getattr(events[-1][1], "usage", None) or Usage())
+        reckoning = Reckoning(call, live=False)
+        reckoning.events(event for _, event in events)
+        await reckoning.close()
 
     recording = record(stream, background=False, on_end=on_end)
     return EventStreamResponse(stored.frames(recording.follow(heartbeat_seconds()), facts), call.headers)

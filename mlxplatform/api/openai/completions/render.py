@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mlxplatform.api.openai.usage import usage_object
-from mlxplatform.api.running import STREAM_BEGINS, Call, total, waiting_comment
+from mlxplatform.api.reckoning import total
+from mlxplatform.api.running import STREAM_BEGINS, Call, waiting_comment
 from mlxplatform.http.errors import openai_error
 from mlxplatform.http.sse import DONE, data_frame
 from mlxplatform.inference.client import Completion

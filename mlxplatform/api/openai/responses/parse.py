@@ -87,7 +87,7 @@ FIELDS = table(
     honoured("previous_response_id", read_previous),
     honoured("conversation", read_conversation),
     honoured("stream", boolean),
-    honoured("store", boolean, "true when absent"),
+    honoured("store", boolean, "true when absent; false also keeps its words out of the history"),
     honoured("background", boolean, "needs store"),
     honoured("max_output_tokens", integer(1, MAX_COUNT)),
     honoured("max_tokens", integer(1, MAX_COUNT), "max_output_tokens wins"),
@@ -253,6 +253,7 @@ def to_asked(ask: ResponseAsk, response_id: str, items: list[Item], instructions
         ignored=(*fields.ignored, *ask.unused_tools),
         one_call=not fields.get("parallel_tool_calls", True),
         store=ask.store,
+        record=ask.store,
         extra=ask.echo,
     )
 

@@ -23,14 +23,15 @@ from mlxplatform.api.openai.responses.store import (
     splice,
 )
 from mlxplatform.api.paging import page_of, query_ascending, query_flag, query_number
-from mlxplatform.api.running import Call, account, place_call
+from mlxplatform.api.reckoning import Reckoning
+from mlxplatform.api.running import Call, place_call
 from mlxplatform.http.body import read_json
 from mlxplatform.http.errors import json_response
 from mlxplatform.http.sse import EventStreamResponse, comment, heartbeat_seconds
 from mlxplatform.http.views import endpoint
 from mlxplatform.inference import client, history
 from mlxplatform.inference.client import Stream, new_id
-from mlxplatform.inference.contract import Failed, Message, Refusal, Usage
+from mlxplatform.inference.contract import Failed, Message, Refusal
 from mlxplatform.inference.history import Kind, Status
 from mlxplatform.inference.models import StoredAnswer
 from mlxplatform.inference.recording import Numbered, record, recording_of
@@ -82,7 +83,9 @@ async def _recorded(call: Call, ask: ResponseAsk, facts: dict[str, Any], items: 
 
     async def on_end(events: list[Numbered]) -> None:
         await end_row(call.id, facts, events)
-        await account(call, getattr(events[-1][1], "usage", None) or Usage())
+        reckoning = Reckoning(call, live=False)
+        reckoning.events(event for _, event in events)
+        await reckoning.close()
 
     recording = record(stream, background=ask.background, on_end=on_end)
     if ask.stream:
@@ -117,20 +120,20 @@ def _shortened(messages: list[Message]) -> list[Message] | None:
 
 async def _live(call: Call, stream: Stream) -> AsyncGenerator[list[Numbered], None]:
     """Events of a stream that nobody keeps; leaving it cancels the request."""
-    used = Usage()
+    reckoning = Reckoning(call)
     interval = heartbeat_seconds()
     try:
         while not stream.finished:
             events = await stream.read(interval, merged=False)
-            if stream.finished:
-                used = getattr(events[-1], "usage", None) or used
+            reckoning.events(events)
             first = stream.seq - len(events) + 1
             yield [(first + offset, event) for offset, event in enumerate(events)]
     finally:
-        if not stream.finished:
+        left = not stream.finished
+        if left:
             log.info("request cancelled by client", request_id=call.id, status=499)
         stream.stop()
-        await account(call, used)
+        await reckoning.close(cancelled=left)
 
 
 async def _frames(
