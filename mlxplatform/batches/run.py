@@ -10,7 +10,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -21,6 +24,7 @@ from mlxplatform.batches.ending import finish
 from mlxplatform.batches.forecast import Forecaster
 from mlxplatform.batches.lines import BatchLineIn, Keys, Problem
 from mlxplatform.batches.models import COMPLETED, ENDED, FAILED, IN_PROGRESS, Batch
+from mlxplatform.batches.protocols import ParsedLine
 from mlxplatform.batches.results import Outcome
 from mlxplatform.broker.connections import BROKER_ERRORS
 from mlxplatform.files import service as files
@@ -29,6 +33,7 @@ from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.placement import find_place
 from mlxplatform.jobs.context import JobContext, JobFailed, OwnershipLost
 from mlxplatform.jobs.moves import MoveRefused
+from mlxplatform.rows.contract import RowResult
 from mlxplatform.rows.pool import RowPool
 from mlxplatform.rows.sqlthread import SqlThread
 
@@ -38,6 +43,8 @@ log = structlog.get_logger(__name__)
 MAX_LINES = {"openai": 50_000, "anthropic": 100_000}
 #: Lines in flight: as many as rows keep, so that the engine's slots stay full over stragglers.
 WINDOW = 256
+#: Calls of one chunk message: twice as many as chains of calls take, since lines do not wait for each other.
+CHUNK_LINES = 64
 #: Outcomes written at once, and the longest one waits, seconds. 8 of them or 2 s would do for safety; a client
 #: that watches the file grow sees half a second.
 FLUSH_LINES, FLUSH_S = 64, 0.5
@@ -118,15 +125,30 @@ def _validate(ctx: JobContext, batch: Batch) -> None:
         raise JobFailed("invalid_input", f"{max(bad, 1)} lines cannot be used; {problems[0].message}")
 
 
+_Parsed = tuple[BatchLineIn, ParsedLine | Refusal]
+
+
+@dataclass
+class _Open:
+    """A line whose calls are on their way. ``answers`` are in the order of its calls."""
+
+    line: BatchLineIn
+    parsed: ParsedLine
+    answers: list[RowResult | None]
+    missing: int
+
+
 class _Lines:
-    """Running the lines of one batch."""
+    """Running the lines of one batch. No task and no future per line: those cost more than a short line's answer."""
 
     def __init__(self, ctx: JobContext, batch: Batch, sql: SqlThread):
         self._ctx = ctx
         self._batch = batch
         self._sql = sql
         self._protocol = protocols.get(batch.endpoint)
+        self._open: dict[int, _Open] = {}
         self._outcomes: list[Outcome] = []
+        self._news = asyncio.Event()
         self._flushed = time.monotonic()
         self._done = 0
         self._told = 0.0
@@ -139,46 +161,87 @@ class _Lines:
         self._forecast = Forecaster(time.time(), self._done)
         self._tell()
         file = files.open_blob(self._batch.input_file)
-        running: set[asyncio.Task[None]] = set()
         try:
-            async with RowPool(self._ctx, window=WINDOW, sql=self._sql) as pool:
-                try:
-                    async for line in _read(file, self._batch):
-                        if line.number in finished:
-                            continue
-                        while len(running) >= WINDOW:
-                            running = await self._wait(running)
-                        running.add(asyncio.create_task(self._line(pool, line)))
-                    while running:
-                        running = await self._wait(running)
-                finally:
-                    for task in running:
-                        task.cancel()
-                    await asyncio.gather(*running, return_exceptions=True)
+            async with RowPool(self._ctx, window=WINDOW, chunk_size=CHUNK_LINES, sql=self._sql) as pool:
+                async for block in self._read(file, finished):
+                    await self._begin(pool, block)
+                    while len(self._open) > WINDOW - READ_LINES:
+                        await self._wait(pool)
+                while self._open:
+                    await self._wait(pool)
         finally:
             file.close()
             while self._outcomes:
                 await self._flush()
 
-    async def _wait(self, running: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
-        """Until some line ends or it is time to write; a line's exception ends the run."""
-        done, left = await asyncio.wait(running, timeout=FLUSH_S, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+    async def _read(self, file: Any, finished: set[int]) -> AsyncIterator[list[_Parsed]]:
+        """The lines that have no outcome yet, read and parsed ahead in a thread, a block at a time."""
+        source = lines.read(file, self._batch.endpoint, self._batch.dialect)
+        wanted = (item for item in source if isinstance(item, BatchLineIn) and item.number not in finished)
+
+        def block() -> list[_Parsed]:
+            return [(line, self._parsed(line)) for line in itertools.islice(wanted, READ_LINES)]
+
+        while parsed := await asyncio.to_thread(block):
+            yield parsed
+
+    def _parsed(self, line: BatchLineIn) -> ParsedLine | Refusal:
+        try:
+            return answering.parse(self._protocol, line)
+        except Refusal as refusal:
+            return refusal
+
+    async def _begin(self, pool: RowPool, block: list[_Parsed]) -> None:
+        """Ask for the calls of a block of lines; those that cannot run have their outcome at once."""
+        models: dict[tuple[str | None, str], str | Refusal] = {}
+        for line, parsed in block:
+            if isinstance(parsed, Refusal):
+                self._refuse(line, parsed)
+                continue
+            wanted = (parsed.model, kind_of(parsed.requests[0]))
+            if wanted not in models:
+                try:
+                    models[wanted] = await self._model(*wanted)
+                except Refusal as refusal:
+                    models[wanted] = refusal
+            model = models[wanted]
+            if isinstance(model, Refusal):
+                self._refuse(line, model)
+                continue
+            rows = answering.calls(self._batch, line, parsed, model)
+            self._open[line.number] = _Open(line, parsed, [None] * len(rows), len(rows))
+            for index, row in enumerate(rows):
+                pool.ask(row, partial(self._answer, line.number, index))
+
+    def _refuse(self, line: BatchLineIn, refusal: Refusal) -> None:
+        self._outcomes.append(answering.refused(self._batch, self._protocol, line, refusal))
+
+    def _answer(self, number: int, index: int, result: RowResult | None) -> None:
+        self._news.set()
+        line = self._open.get(number)
+        if result is None or line is None:
+            return
+        line.answers[index] = result
+        line.missing -= 1
+        if not line.missing:
+            del self._open[number]
+            answers = [answer for answer in line.answers if answer is not None]
+            outcome = answering.outcome(self._batch, self._protocol, line.line, line.parsed, answers, int(time.time()))
+            self._outcomes.append(outcome)
+
+    async def _wait(self, pool: RowPool) -> None:
+        """Until some line ends or it is time to write.
+
+        Raises:
+            what ended the pool.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_S):
+                await self._news.wait()
+        self._news.clear()
+        pool.check()
         if len(self._outcomes) >= FLUSH_LINES or time.monotonic() - self._flushed >= FLUSH_S:
             await self._flush()
-        return left
-
-    async def _line(self, pool: RowPool, line: BatchLineIn) -> None:
-        try:
-            parsed = answering.parse(self._protocol, line)
-            model = await self._model(parsed.model, kind_of(parsed.requests[0]))
-        except Refusal as refusal:
-            self._outcomes.append(answering.refused(self._batch, self._protocol, line, refusal))
-            return
-        rows = answering.calls(self._batch, line, parsed, model)
-        answers = await asyncio.gather(*(pool.call(row) for row in rows))
-        self._outcomes.append(answering.outcome(self._batch, self._protocol, line, parsed, answers, int(time.time())))
 
     async def _model(self, name: str | None, kind: str) -> str:
         """The model a line runs on, waiting for a host if there is none.
@@ -223,12 +286,3 @@ class _Lines:
             self._told = now
             share = self._done / max(total, 1) * 0.99
             self._ctx.stage(stage, progress=share, message=message or f"{self._done} of {total} lines")
-
-
-async def _read(file: Any, batch: Batch) -> Any:
-    """The usable lines, read ahead a little in a thread."""
-    source: Iterator[BatchLineIn | Problem] = lines.read(file, batch.endpoint, batch.dialect)
-    while block := await asyncio.to_thread(lambda: list(itertools.islice(source, READ_LINES))):
-        for item in block:
-            if isinstance(item, BatchLineIn):
-                yield item

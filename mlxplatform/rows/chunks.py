@@ -7,11 +7,12 @@ Redis; callers do that after the commit, and the sweeper does it for those who d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import F
 from django.utils import timezone
 
@@ -64,10 +65,22 @@ class Admission:
 
 
 def result_of(call: RowCall, *, reused: bool = False) -> RowResult:
-    if call.state == RowCall.State.DONE and call.output is not None:
-        return RowResult(call.key, call.ordinal, output=decode_output(bytes(call.output)), reused=reused)
-    error = call.error or {"code": "internal_error", "message": "The call ended without an answer."}
-    return RowResult(call.key, call.ordinal, error=RowError(**error), reused=reused)
+    return _result(call.key, call.ordinal, call.state, call.output, call.error, reused=reused)
+
+
+def _result(
+    key: str,
+    ordinal: int,
+    state: str,
+    output: bytes | memoryview | None,
+    error: Mapping[str, Any] | None,
+    *,
+    reused: bool = False,
+) -> RowResult:
+    if state == RowCall.State.DONE and output is not None:
+        return RowResult(key, ordinal, output=decode_output(bytes(output)), reused=reused)
+    error = error or {"code": "internal_error", "message": "The call ended without an answer."}
+    return RowResult(key, ordinal, error=RowError(**error), reused=reused)
 
 
 def admit(job: str, host: str, wave: Sequence[RowRequest], *, ancestors: Sequence[str] = (), chunk_size: int) -> Admission:
@@ -129,8 +142,11 @@ def _make_chunk(job: str, host: str, members: Sequence[RowCall], *, deaths: int 
 
 
 def finished_among(ids: Iterable[int]) -> list[tuple[int, RowResult]]:
-    calls = RowCall.objects.filter(pk__in=list(ids)).exclude(state=RowCall.State.PENDING).defer("request")
-    return [(call.pk, result_of(call)) for call in calls]
+    found = RowCall.objects.filter(pk__in=list(ids)).exclude(state=RowCall.State.PENDING)
+    return [
+        (pk, _result(key, ordinal, state, output, error))
+        for pk, key, ordinal, state, output, error in found.values_list("pk", "key", "ordinal", "state", "output", "error")
+    ]
 
 
 def claim(chunk_id: str, fence: int, owner: str) -> list[OpenCall] | None:
@@ -164,25 +180,35 @@ def commit(chunk_id: str, fence: int, outcomes: Sequence[Outcome], *, done: bool
             changes |= {"state": RowChunk.State.DONE, "ended_at": now}
         if not RowChunk.objects.filter(id=chunk_id, fence=fence, state=RowChunk.State.RUNNING).update(**changes):
             return False
-        for outcome in outcomes:
-            fields: dict[str, object] = {"ended_at": now}
-            if outcome.output is not None:
-                usage = outcome.output.usage
-                fields |= {
-                    "state": RowCall.State.DONE,
-                    "output": encode_output(outcome.output),
-                    "prompt_tokens": usage.prompt,
-                    "completion_tokens": usage.completion,
-                    "cached_tokens": usage.cached,
-                }
-            elif outcome.error is not None:
-                error = outcome.error
-                fields |= {
-                    "state": RowCall.State.FAILED,
-                    "error": {"code": error.code, "message": error.message, "status": error.status, "param": error.param},
-                }
-            RowCall.objects.filter(pk=outcome.call, chunk=chunk_id, state=RowCall.State.PENDING).update(**fields)
+        _write(chunk_id, outcomes, now)
     return True
+
+
+#: Written by hand and sent as one statement with many rows: through the ORM each outcome cost half a millisecond of
+#: building the same statement again, most of what a short row cost the gpu process.
+_ANSWERED = (
+    "UPDATE {table} SET state = %s, output = %s, prompt_tokens = %s, completion_tokens = %s, cached_tokens = %s, ended_at = %s"
+    " WHERE id = %s AND chunk_id = %s AND state = %s"
+)
+
+
+def _write(chunk_id: str, outcomes: Sequence[Outcome], now: datetime) -> None:
+    """Give pending calls of this chunk their outcomes, inside the caller's transaction."""
+    ended_at = connection.ops.adapt_datetimefield_value(now)
+    answered = [
+        (RowCall.State.DONE.value, encode_output(one.output), one.output.usage.prompt, one.output.usage.completion)
+        + (one.output.usage.cached, ended_at, one.call, chunk_id, RowCall.State.PENDING.value)
+        for one in outcomes
+        if one.output is not None
+    ]
+    if answered:
+        with connection.cursor() as cursor:
+            cursor.executemany(_ANSWERED.format(table=RowCall._meta.db_table), answered)
+    for one in outcomes:
+        if one.error is not None:
+            error = {name: getattr(one.error, name) for name in ("code", "message", "status", "param")}
+            pending = RowCall.objects.filter(pk=one.call, chunk=chunk_id, state=RowCall.State.PENDING)
+            pending.update(state=RowCall.State.FAILED, error=error, ended_at=now)
 
 
 def is_ours(chunk_id: str, fence: int) -> bool:

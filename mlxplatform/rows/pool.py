@@ -1,9 +1,11 @@
 """Many calls of one job in flight: gathered into chunks, waited for, each answered once.
 
-Coroutines await :meth:`RowPool.call`, as many at a time as the window allows; a dispatcher gathers what they
-ask into chunk messages, a collector resolves them from SQL when the gpu side says that there is more, and
-once a second without being told. Asking again for a call that SQL has finished answers from there.
-Cancellation, pause and loss of the job come from ``ctx.check()`` and end every waiting call.
+Coroutines await :meth:`RowPool.call`, as many at a time as the window allows; who has many calls and no
+coroutine for each gives :meth:`RowPool.ask` a function to call with every result (a batch of short lines spends
+a third of its time on tasks and futures otherwise). A dispatcher gathers what is asked into chunk messages, a
+collector resolves them from SQL when the gpu side says which calls are finished, and once a second without being
+told. Asking again for a call that SQL has finished answers from there. Cancellation, pause and loss of the job
+come from ``ctx.check()`` and end every waiting call.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from mlxplatform.jobs.moves import MoveRefused
 from mlxplatform.rows import chunks
 from mlxplatform.rows.contract import RowRequest, RowResult
 from mlxplatform.rows.placing import host_for
-from mlxplatform.rows.sending import send
+from mlxplatform.rows.sending import decode_ids, send
 from mlxplatform.rows.sqlthread import SqlThread
 
 log = structlog.get_logger(__name__)
@@ -35,6 +37,10 @@ WINDOW = 256
 LINGER_IDLE, LINGER_BUSY = 0.02, 0.3
 #: Seconds between looks at SQL when nobody says that there is more.
 POLL = 1.0
+
+
+#: Takes the one result of a call, or None when there will be none: :meth:`RowPool.check` then says why.
+Sink = Callable[[RowResult | None], None]
 
 
 class Context(Protocol):
@@ -65,7 +71,7 @@ class RowPool:
         self._room = asyncio.Semaphore(window)
         self._incoming: list[RowRequest] = []
         self._asked = asyncio.Event()
-        self._futures: dict[str, asyncio.Future[RowResult]] = {}
+        self._sinks: dict[str, Sink] = {}
         self._waiting: dict[int, str] = {}
         self._own_sql = sql is None
         self.sql = sql or SqlThread(self._job)
@@ -90,18 +96,34 @@ class RowPool:
     async def call(self, row: RowRequest) -> RowResult:
         """The one outcome of this call. A failed call is a result with an error, not an exception."""
         async with self._room:
-            if self._failure is not None:
-                raise self._failure
-            if row.key in self._futures:
-                raise ValueError(f"the call {row.key} is already in flight")
-            future: asyncio.Future[RowResult] = asyncio.get_running_loop().create_future()
-            self._futures[row.key] = future
-            self._incoming.append(row)
-            self._asked.set()
+            future: asyncio.Future[RowResult | None] = asyncio.get_running_loop().create_future()
+            self.ask(row, lambda result: None if future.done() else future.set_result(result))
             try:
-                return await future
+                result = await future
             finally:
-                self._futures.pop(row.key, None)
+                self._sinks.pop(row.key, None)
+            if result is None:
+                self.check()
+                raise asyncio.CancelledError
+            return result
+
+    def ask(self, row: RowRequest, sink: Sink) -> None:
+        """Ask for a call without waiting for it; ``sink`` is called in the event loop. The caller keeps to a window.
+
+        Raises:
+            what ended the pool, if anything did.
+        """
+        self.check()
+        if row.key in self._sinks:
+            raise ValueError(f"the call {row.key} is already in flight")
+        self._sinks[row.key] = sink
+        self._incoming.append(row)
+        self._asked.set()
+
+    def check(self) -> None:
+        """Raise what ended the pool, if anything did."""
+        if self._failure is not None:
+            raise self._failure
 
     @property
     def in_flight(self) -> int:
@@ -119,9 +141,9 @@ class RowPool:
 
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
-        for future in self._futures.values():
-            if not future.done():
-                future.set_exception(error) if not isinstance(error, asyncio.CancelledError) else future.cancel()
+        sinks, self._sinks = self._sinks, {}
+        for sink in sinks.values():
+            sink(None)
 
     async def _dispatch(self) -> None:
         while True:
@@ -155,44 +177,49 @@ class RowPool:
 
     async def _collect(self) -> None:
         signals = _Signals(self._job)
+        looked = 0.0
+        loop = asyncio.get_running_loop()
         try:
             while True:
-                await signals.wait(POLL)
-                await self.sql(self._ctx.check)
-                if not self._waiting:
+                finished = await signals.wait(POLL)
+                self._ctx.check()
+                if loop.time() - looked >= POLL:
+                    looked, finished = loop.time(), set(self._waiting)
+                if not (wanted := self._waiting.keys() & finished):
                     continue
-                for call_id, result in await self.sql(chunks.finished_among, list(self._waiting)):
+                for call_id, result in await self.sql(chunks.finished_among, wanted):
                     self._waiting.pop(call_id, None)
                     self._resolve(result)
         finally:
             await signals.close()
 
     def _resolve(self, result: RowResult) -> None:
-        future = self._futures.get(result.key)
-        if future is not None and not future.done():
-            future.set_result(result)
+        if (sink := self._sinks.pop(result.key, None)) is not None:
+            sink(result)
 
 
 class _Signals:
-    """The job's "there is more" channel, with a plain sleep for as long as the broker is away."""
+    """The job's channel of finished calls, with a plain sleep for as long as the broker is away."""
 
     def __init__(self, job: str) -> None:
         self._channel = queues.rows_channel(job)
         self._pubsub = async_client().pubsub(ignore_subscribe_messages=True)
         self._subscribed = False
 
-    async def wait(self, seconds: float) -> None:
+    async def wait(self, seconds: float) -> set[int]:
+        """Ids of calls said to be finished; empty after ``seconds`` without a word."""
+        heard: set[int] = set()
         try:
             if not self._subscribed:
                 await self._pubsub.subscribe(self._channel)
                 self._subscribed = True
-            if await self._pubsub.get_message(timeout=seconds) is not None:
-                while await self._pubsub.get_message(timeout=0) is not None:
-                    pass
+            while (message := await self._pubsub.get_message(timeout=0 if heard else seconds)) is not None:
+                heard.update(decode_ids(message["data"]))
         except BROKER_ERRORS as error:
             log.debug("rows.signals_lost", error=str(error))
             self._subscribed = False
             await asyncio.sleep(seconds)
+        return heard
 
     async def close(self) -> None:
         try:

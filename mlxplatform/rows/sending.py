@@ -1,12 +1,13 @@
-"""Chunk messages onto their host's queue, and the "there is more" signal back. Loses nothing that matters.
+"""Chunk messages onto their host's queue, and word of finished calls back. Loses nothing that matters.
 
 Both are only wake-ups: what is lost here is found again in SQL by the sweeper and by the orchestrator's poll.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
+import msgspec
 import structlog
 
 from mlxplatform.broker import queues
@@ -30,9 +31,13 @@ def send(sendings: Iterable[Sending]) -> int:
     return sent
 
 
-def announce(job: str) -> None:
-    """Tell the job's orchestrator that results were committed."""
+def announce(job: str, calls: Collection[int]) -> None:
+    """Tell the job's orchestrator which of its calls have a committed result."""
     try:
-        sync_client().publish(queues.rows_channel(job), b"")
+        sync_client().publish(queues.rows_channel(job), msgspec.msgpack.encode(list(calls)))
     except BROKER_ERRORS as error:
         log.debug("rows.announce_failed", job=job, error=str(error))
+
+
+def decode_ids(raw: bytes) -> list[int]:
+    return msgspec.msgpack.decode(raw, type=list[int])

@@ -34,8 +34,8 @@ from mlxplatform.rows.sending import announce
 
 log = structlog.get_logger(__name__)
 
-#: Results that are committed at once, and seconds a finished result waits for others at most.
-COMMIT_RESULTS, COMMIT_SECONDS = 8, 0.25
+#: Seconds between commits, which bounds what a death costs, and results that are committed without waiting so long.
+COMMIT_SECONDS, COMMIT_RESULTS = 0.25, 32
 #: Seconds between looks whether the chunk is still ours, and between heartbeats when nothing finishes.
 CHECK_SECONDS, HEARTBEAT_SECONDS = 0.5, 2.0
 #: Times a call is started again after the engine failed under it, and the delay doubled each time, seconds.
@@ -141,25 +141,21 @@ class ChunkRun:
     def _work(self, job: str) -> None:
         now = time.monotonic
         last_commit = last_check = now()
-        oldest: float | None = None
         while True:
             if not self._start_due(now()):
                 self._flush(job, done=False)
                 self._cancel_all("aborted")
                 chunks.give_back(self.chunk_id, self.fence, delay_s=GIVE_BACK_SECONDS)
                 return
-            self._take_ended(wait=COMMIT_SECONDS if self._outcomes else CHECK_SECONDS)
-            if self._outcomes and oldest is None:
-                oldest = now()
+            self._take_ended()
             finished = not self._running and not self._to_start
-            full = len(self._outcomes) >= COMMIT_RESULTS or (oldest is not None and now() - oldest >= COMMIT_SECONDS)
-            if finished or full or now() - last_commit >= HEARTBEAT_SECONDS:
+            if finished or self._outcomes or now() - last_commit >= HEARTBEAT_SECONDS:
                 if not self._flush(job, done=finished):
                     self._cancel_all("aborted")
                     return
                 if finished:
                     return
-                last_commit, oldest = now(), None
+                last_commit = now()
             elif now() - last_check >= CHECK_SECONDS:
                 last_check = now()
                 if not chunks.is_ours(self.chunk_id, self.fence):
@@ -194,14 +190,17 @@ class ChunkRun:
     def _on_end(self, answer: _Answer) -> None:
         with self._wake:
             self._ended.append(answer)
-            self._wake.notify()
+            if self._enough():
+                self._wake.notify()
 
-    def _take_ended(self, *, wait: float) -> None:
+    def _enough(self) -> bool:
+        """Whether there is reason to commit now: a good number, or nothing that runs on."""
+        return len(self._ended) >= min(COMMIT_RESULTS, len(self._running))
+
+    def _take_ended(self) -> None:
         with self._wake:
-            if not self._ended and self._running:
-                self._wake.wait(wait)
-            elif not self._ended and self._to_start:
-                self._wake.wait(min(wait, RESTART_SECONDS))
+            if not self._outcomes and (self._running or self._to_start) and not (self._running and self._enough()):
+                self._wake.wait(COMMIT_SECONDS)
             ended = list(self._ended)
             self._ended.clear()
         for answer in ended:
@@ -225,7 +224,7 @@ class ChunkRun:
             log.warning("rows.chunk_lost", chunk=self.chunk_id, fence=self.fence, dropped=len(outcomes))
             return False
         if outcomes:
-            announce(job)
+            announce(job, [outcome.call for outcome in outcomes])
         return True
 
     def _cancel_all(self, reason: str) -> None:
