@@ -114,8 +114,27 @@ SETTINGS: tuple[Setting, ...] = (
         _natural,
         "An unused model leaves memory after so many seconds, unless pinned; 0: only when room is needed.",
     ),
+    Setting(
+        "MEMORY_FLOOR_PERCENT",
+        "3",
+        _natural,
+        "Share of the machine's memory kept free, percent: below it caches shrink, idle models leave, then 503. 0: off.",
+    ),
     Setting("ROW_SHARE", "0", _natural, "Slots that batch rows keep even while chat waits for one."),
     Setting("PREFILL_TARGET_MS", "100", _positive, "Longest prefill chunk while somebody waits for tokens, ms."),
+    Setting(
+        "DRAFT",
+        "",
+        str,
+        "Guess ahead for a request that runs alone: ngram (from the text's own repetitions) or the id of a smaller model.",
+    ),
+    Setting(
+        "KV_BITS",
+        "0",
+        _one_of("0", "4", "8"),
+        "Bits of the KV cache; 0: as computed. Quantized, a model answers one request at a time; 501 where it cannot.",
+    ),
+    Setting("DRAFT_TOKENS", "4", _positive, "Tokens guessed at once."),
     Setting("PREFIX_CACHE_MB", "1024", _natural, "Prompt caches kept for reuse, MiB; 0: off."),
     Setting(
         "DTYPE",

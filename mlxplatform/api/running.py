@@ -96,8 +96,8 @@ async def place_call(http: HttpRequest, asked: Asked) -> Call:
     began = time.time()
     if http.headers.get(STORE_HEADER, "").strip().lower() in {"false", "0"}:
         asked = replace(asked, record=False)
-    place = await find_place(asked.model, client.kind_of(asked.request))
     project = getattr(http, "project", "default")
+    place = await find_place(asked.model, client.kind_of(asked.request), project=project)
     identity = getattr(http, "identity", None)
     return Call(
         asked=asked,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mlxplatform.api import adapters
 from mlxplatform.api.anthropic import parse as anthropic
 from mlxplatform.api.decisions import parse as decisions
 from mlxplatform.api.fields import Table
@@ -50,6 +51,10 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("post", "/v1/embeddings", "OpenAI", "Embeddings", embeddings.FIELDS),
     Operation("get", "/v1/models", "OpenAI", "Models, in OpenAI's and Anthropic's shape"),
     Operation("get", "/v1/models/{model_id}", "OpenAI", "One model"),
+    Operation("get", "/v1/adapters", "Adapters", "Adapters that are mounted"),
+    Operation("get", "/v1/adapters/available", "Adapters", "Adapters that may be mounted"),
+    Operation("post", "/v1/adapters", "Adapters", "Mount an adapter", adapters.FIELDS),
+    Operation("delete", "/v1/adapters/{adapter_id}", "Adapters", "Unmount an adapter"),
     Operation("post", "/v1/decisions", "Decisions", "Decisions, OpenAI's wire", decisions.OPENAI_FIELDS),
     Operation("post", "/v1/systemone", "Decisions", "Decisions, System One's wire", decisions.SYSTEM_ONE_FIELDS),
     Operation("post", "/v1/messages", "Anthropic", "Messages", anthropic.FIELDS, streams=True),

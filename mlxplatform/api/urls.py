@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from mlxplatform.api import metrics, request_history, residency, schema, status
+from mlxplatform.api import adapters, metrics, request_history, residency, schema, status
 from mlxplatform.api.anthropic import views as anthropic
 from mlxplatform.api.decisions import views as decisions
 from mlxplatform.api.ollama import views as ollama
@@ -33,6 +33,9 @@ urlpatterns = [
     path("api/docs", schema.docs_view),
     path("v1/models", models.models_list),
     path("v1/models/<path:model_id>", models.models_detail),
+    path("v1/adapters", adapters.adapters_view),
+    path("v1/adapters/available", adapters.available_view),
+    path("v1/adapters/<path:adapter_id>", adapters.adapter_view),
     path("v1/chat/completions", chat.chat_completions),
     path("v1/chat/completions/<str:completion_id>", chat.stored_completion),
     path("v1/chat/completions/<str:completion_id>/messages", chat.stored_messages),

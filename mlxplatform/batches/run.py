@@ -251,7 +251,7 @@ class _Lines:
         """
         while True:
             try:
-                return (await find_place(name, kind, strict=True)).model.id
+                return (await find_place(name, kind, strict=True, project=self._batch.project)).model.id
             except Refusal as refusal:
                 if refusal.status < 500:
                     raise

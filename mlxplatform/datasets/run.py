@@ -133,7 +133,7 @@ class DatasetRun:
         """The model's id; waits for a host when none is alive."""
         while True:
             try:
-                return (await find_place(self.options.model or None, strict=True)).model.id
+                return (await find_place(self.options.model or None, strict=True, project=self.ctx.project)).model.id
             except Refusal as refusal:
                 if refusal.status != 503:
                     raise JobFailed(refusal.code, refusal.message) from None

@@ -191,7 +191,7 @@ async def submit(request: InferenceRequest) -> Stream:
         check_room(own_hub, place.host)
         request = msgspec.structs.replace(request, frames=own_hub.channel)
         body = _encoded(request)
-        inbox = own_hub.open(request.id, place.host.name, place.host.instance)
+        inbox = own_hub.open(request.id, place.host.name, place.host.instance, background=request.background)
         stream = Stream(request, place.host.name, own_hub, inbox)
         await _hand_over(request.id, place.host.name, body)
     except (*BROKER_ERRORS, TimeoutError) as error:

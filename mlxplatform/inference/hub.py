@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import contextvars
 import secrets
+import time
 import weakref
 from collections import deque
 from typing import Any
@@ -35,6 +36,8 @@ INBOX_LIMIT = 1024 * 1024
 EVENT_COST = 64
 #: Seconds between looks at whether the hosts of open requests are alive.
 WATCH_SECONDS = 2.0
+#: Seconds a background request waits for its host to come back.
+BACKGROUND_PATIENCE = 180.0
 #: Seconds between attempts to subscribe again after the broker went away.
 RECONNECT_SECONDS = 0.5
 
@@ -49,11 +52,14 @@ _pack = msgspec.msgpack.Encoder().encode
 class Inbox:
     """What piled up for one request. One reader."""
 
-    __slots__ = ("cost", "ended", "host", "instance", "next_seq", "pending", "ready")
+    __slots__ = ("background", "cost", "ended", "host", "instance", "lost_at", "next_seq", "pending", "ready")
 
-    def __init__(self, host: str, instance: str) -> None:
+    def __init__(self, host: str, instance: str, *, background: bool = False) -> None:
         self.host = host
         self.instance = instance
+        self.background = background
+        #: Since when its host is gone, monotonic seconds; background requests wait for it to come back.
+        self.lost_at: float | None = None
         self.next_seq = 1
         self.pending: list[Event] = []
         self.cost = 0
@@ -111,8 +117,8 @@ class Hub:
         if not self._subscribed.is_set():
             await asyncio.wait_for(self._subscribed.wait(), timeout)
 
-    def open(self, request_id: str, host: str, instance: str) -> Inbox:
-        inbox = self.inboxes[request_id] = Inbox(host, instance)
+    def open(self, request_id: str, host: str, instance: str, *, background: bool = False) -> Inbox:
+        inbox = self.inboxes[request_id] = Inbox(host, instance, background=background)
         return inbox
 
     def open_on(self, host: str) -> int:
@@ -228,10 +234,27 @@ class Hub:
             except Exception:  # a database that is locked for a while must not end the watch
                 log.exception("hosts not read")
                 continue
-            lost = {request for request, inbox in self.inboxes.items() if alive.get(inbox.host) != inbox.instance}
+            lost = {request for request, inbox in self.inboxes.items() if _is_lost(inbox, alive.get(inbox.host))}
             for request_id in lost & suspects:
                 self._fail(request_id, LOST_ENGINE)
             suspects = lost & set(self.inboxes)
+
+
+def _is_lost(inbox: Inbox, instance: str | None) -> bool:
+    """Whether the process that works on a request is gone for good. ``instance`` is the one that lives on its host now.
+
+    A background request is taken up again by the host's next process, from its stored events.
+    """
+    if instance == inbox.instance:
+        inbox.lost_at = None
+        return False
+    if not inbox.background:
+        return True
+    if instance is not None:
+        inbox.instance, inbox.lost_at = instance, None
+        return False
+    inbox.lost_at = inbox.lost_at or time.monotonic()
+    return time.monotonic() - inbox.lost_at > BACKGROUND_PATIENCE
 
 
 _hubs: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = weakref.WeakKeyDictionary()

@@ -55,6 +55,10 @@ class ServedModel:
     current: bool
     entry: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
+    def visible_to(self, project: str | None) -> bool:
+        """Models are everybody's; a fine-tuned name is its project's. None is whoever sees everything."""
+        return project is None or self.entry.get("project", "") in ("", project)
+
 
 @dataclass(frozen=True)
 class HostState:
@@ -161,8 +165,8 @@ def model_not_found(name: object) -> Refusal:
     return Refusal(404, "model_not_found", f"The model {shown} does not exist here.", param="model")
 
 
-async def find_place(name: object, kind: str = "chat", *, strict: bool = False) -> Place:
-    """Host and model for one request.
+async def find_place(name: object, kind: str = "chat", *, strict: bool = False, project: str | None = None) -> Place:
+    """Host and model for one request. What is another project's does not exist; ``project`` None sees everything.
 
     Raises:
         Refusal: 404 the model is unknown, 400 the name is no name or the model is of another kind, 503 no host lives.
@@ -178,14 +182,14 @@ async def find_place(name: object, kind: str = "chat", *, strict: bool = False) 
         while time.monotonic() < deadline and not any(model.id == name for host in hosts for model in host.models):
             await asyncio.sleep(STATE_AGE)
             hosts = await live_hosts()
-    return choose(hosts, name, kind, strict=strict or settings.ENV.unknown_model == "refuse")
+    return choose(hosts, name, kind, strict=strict or settings.ENV.unknown_model == "refuse", project=project)
 
 
-def choose(hosts: tuple[HostState, ...], name: str | None, kind: str, *, strict: bool) -> Place:
+def choose(hosts: tuple[HostState, ...], name: str | None, kind: str, *, strict: bool, project: str | None = None) -> Place:
     """The placement decision as a function of data: least loaded host, models already in memory first."""
     if not hosts:
         raise Refusal(503, "engine_unavailable", "No engine is running now. Try again shortly.", retry_after=HOST_RETRY_AFTER)
-    offers = [(host, model) for host in hosts for model in host.models]
+    offers = [(host, model) for host in hosts for model in host.models if model.visible_to(project)]
     exact = [(host, model) for host, model in offers if model.id == name]
     if exact:
         fitting = [(host, model) for host, model in exact if model.kind == kind]

@@ -22,7 +22,10 @@ NAME_PREFIX = "ft:"
 
 @dataclass(frozen=True)
 class LocalAdapter:
-    """One adapter directory. ``keys`` are the adapted layers inside a block; ``bytes`` those of its weights."""
+    """One adapter directory. ``keys`` are the adapted layers inside a block; ``bytes`` those of its weights.
+
+    ``project`` owns it; "" for one that was put here by hand, which every project may use.
+    """
 
     id: str
     name: str
@@ -34,7 +37,11 @@ class LocalAdapter:
     scale: float
     keys: tuple[str, ...]
     bytes: int
+    project: str = ""
     config: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def usable_by(self, project: str) -> bool:
+        return self.project in ("", project)
 
 
 def scan(home: Path | None = None) -> list[LocalAdapter]:
@@ -98,6 +105,7 @@ def _read(folder: Path) -> LocalAdapter | None:
             scale=float(parameters["scale"]),
             keys=tuple(parameters["keys"]),
             bytes=(folder / WEIGHTS).stat().st_size,
+            project=str(config.get("project", "")),
             config=config,
         )
     except (OSError, ValueError, KeyError, TypeError, local_models.UnreadableModel):

@@ -68,6 +68,7 @@ class UnreadableModel(Exception):
 
 
 _known: dict[Path, tuple[tuple[Any, ...], LocalModel | None]] = {}
+_found: dict[tuple[Path, str], LocalModel] = {}
 _lock = threading.Lock()
 
 
@@ -91,7 +92,23 @@ def find(model_id: object, home: Path | None = None) -> LocalModel | None:
     """The model with exactly this id. Anything that is not a plain id finds nothing, whether it exists or not."""
     if not is_model_id(model_id):
         return None
-    return next((model for model in scan(home) if model.id == model_id), None)
+    home = home or environment.read().home
+    known = _found.get((home, str(model_id)))
+    if known is not None and _unchanged(known):  # a request asks for its model each time: one folder, not all of them
+        return known
+    model = next((model for model in scan(home) if model.id == model_id), None)
+    if model is not None and model.source == "home":  # in the hub cache a newer snapshot may stand beside it
+        _found[home, model.id] = model
+    return model
+
+
+def _unchanged(model: LocalModel) -> bool:
+    with _lock:
+        known = _known.get(model.path)
+    try:
+        return known is not None and known[1] is model and known[0] == _state(model.path)
+    except OSError:
+        return False
 
 
 def default_for(kind: Kind, home: Path | None = None, *, configured: str | None = None) -> LocalModel | None:

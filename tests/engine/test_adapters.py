@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import pytest
 
 from mlxplatform import paths
 from mlxplatform.inference.contract import Failed, Finished, Refusal
-from tests.engine.conftest import Driver, Host
+from tests.engine.conftest import ENDLESS, Driver, Host
+from tests.fixtures.adapter import write_adapter
 from workers.engine import loading
 from workers.engine.adapters import AdapterRefused, Adapters
 from workers.engine.choosing import RowChooser
 from workers.engine.core import Core, Limits
 
 PROMPT = list(range(20, 60))
-
-
-def write_adapter(folder: Path, *, rank: int = 4, seed: int = 0, scale: float = 8.0, hidden: int = 64, **config: Any) -> Path:
-    """An adapter for the tiny model's first layer, strong enough to change what it says."""
-    folder.mkdir(parents=True)
-    key = mx.random.key(seed)
-    weights = {}
-    for name, outputs in (("self_attn.q_proj", hidden), ("mlp.down_proj", hidden)):
-        inputs = hidden if "attn" in name else 2 * hidden
-        key, one, two = mx.random.split(key, 3)
-        weights[f"model.layers.0.{name}.lora_a"] = mx.random.normal((inputs, rank), key=one) * 0.3
-        weights[f"model.layers.0.{name}.lora_b"] = mx.random.normal((rank, outputs), key=two) * 0.3
-    mx.save_safetensors(str(folder / "adapters.safetensors"), weights)
-    parameters = {"rank": rank, "scale": scale, "dropout": 0.0, "keys": ["self_attn.q_proj", "mlp.down_proj"]}
-    settings = {"fine_tune_type": "lora", "num_layers": 2, "lora_parameters": parameters, **config}
-    (folder / "adapter_config.json").write_text(json.dumps(settings))
-    return folder
 
 
 @pytest.fixture
@@ -146,3 +128,32 @@ def test_a_request_names_its_adapter_and_the_engine_mounts_it(make_host: Callabl
         with pytest.raises(Refusal) as refused:
             host.start(adapter=adapter)
         assert refused.value.status == status
+
+
+def test_an_adapter_in_use_is_taken_away_only_afterwards(make_host: Callable[..., Host], models_home: Path) -> None:
+    write_adapter(paths.adapters_dir(models_home) / "held", base_model="tiny", seed=3)
+    host = make_host()
+    whole = host.ask("What is 2 plus 3?", max_tokens=300, sampling=ENDLESS, adapter="held").text
+    running, answer = host.start("What is 2 plus 3?", max_tokens=300, sampling=ENDLESS, adapter="held")
+    answer.wait(lambda a: len(a.text) > 5)
+    host.runtime.unmount("held")
+    assert host.engine().mounts.listing()["held"]["state"] == "mounted"
+    assert running.done.wait(60)
+    assert answer.text == whole
+    assert host.engine().mounts.listing() == {}
+
+
+def test_another_projects_adapter_does_not_exist(make_host: Callable[..., Host], models_home: Path) -> None:
+    write_adapter(paths.adapters_dir(models_home) / "theirs", base_model="tiny", name="ft:tiny:local:a:theirs", project="a")
+    host = make_host()
+    assert isinstance(host.ask(max_tokens=2, adapter="theirs", project="a").last, Finished)
+    assert isinstance(host.ask(max_tokens=2, model="ft:tiny:local:a:theirs", project="a").last, Finished)
+    for fields in ({"adapter": "theirs"}, {"model": "ft:tiny:local:a:theirs"}):
+        with pytest.raises(Refusal) as refused:
+            host.start(max_tokens=2, project="b", **fields)
+        assert refused.value.status == 404
+
+
+def test_no_adapter_has_a_name(make_host: Callable[..., Host]) -> None:
+    host = make_host()
+    assert host.ask(max_tokens=8, adapter="none").text == host.ask(max_tokens=8).text

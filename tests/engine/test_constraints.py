@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from mlxplatform.inference.contract import Constraint, InferenceRequest, Tool
+from mlxplatform.inference.contract import Constraint, InferenceRequest, Refusal, Tool
 from workers.engine.constraints import GrammarFault, Grammars
 from workers.engine.text import TextLayer
 from workers.engine.tool_parsers import FAMILIES, family
@@ -40,7 +40,18 @@ def request(**fields) -> InferenceRequest:
 
 
 #: What brings an answer to its end; somebody who wanders at random would hardly ever write it.
-CLOSERS = ['"', "}", '"}', "</parameter>", "</arg_value>", "</longcat_arg_value>", "</param>"]
+CLOSERS = [
+    '"',
+    "}",
+    '"}',
+    '<|"|>',
+    "<escape>",
+    "</atem:parameter>",
+    "</parameter>",
+    "</arg_value>",
+    "</longcat_arg_value>",
+    "</param>",
+]
 
 
 def wander(grammars: Grammars, tokenizer: Tokenizer, spec: TextSpec, seed: int, limit: int = 200) -> list[int]:
@@ -241,3 +252,64 @@ def test_a_token_against_the_grammar_is_a_fault_and_not_an_answer(grammars, toke
 
 def test_an_unconstrained_answer_has_no_mask(grammars):
     assert grammars.mask(TextSpec(stop_ids=[STOP])) is None
+
+
+STRICT = Tool(TOOL.name, parameters=TOOL.parameters, strict=True)
+
+
+def follow(grammars: Grammars, tokenizer: Tokenizer, spec: TextSpec, text: str) -> list[bool]:
+    """Whether each token of a text may come where it stands."""
+    mask = grammars.mask(spec)
+    assert mask is not None
+    allowed, newest = [], 1
+    for token in tokenizer.encode(text, add_special_tokens=False).ids:
+        try:
+            row = np.array(mask.apply(mx.array([newest]), mx.zeros((1, VOCAB))))[0]
+        except GrammarFault:
+            return [*allowed, False]
+        allowed.append(bool(np.isfinite(row[token])))
+        newest = token
+    return allowed
+
+
+def test_a_strict_tool_is_held_to_its_schema_wherever_it_is_called(grammars, tokenizer):
+    req = request(tools=[STRICT, OTHER])
+    spec = TextSpec(stop_ids=[STOP], tools=[STRICT, OTHER], tool_format="hermes", grammar=compile_constraint(req, "hermes"))
+    good = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome", "days": 3}}\n</tool_call>'
+    for text in ("Just words, and a < b.", good, f"I will look. {good}", f"{good}\n{good} Done."):
+        assert all(follow(grammars, tokenizer, spec, text)), text
+    for bad in (good.replace("3", '"three"'), good.replace('"city"', '"town"'), good.replace("get_weather", "get_time")):
+        assert not all(follow(grammars, tokenizer, spec, f"Sure: {bad}")), bad
+    assert all(
+        follow(grammars, tokenizer, spec, '<tool_call>\n{"name": "now", "arguments": {"any": [1, {"thing": 2}]}}\n</tool_call>')
+    )
+
+
+def test_without_a_strict_tool_a_free_answer_stays_free():
+    assert compile_constraint(request(tools=[TOOL, OTHER]), "hermes") == ""
+
+
+def test_strict_is_refused_where_it_cannot_be_held():
+    with pytest.raises(Refusal) as refused:
+        compile_constraint(request(tools=[STRICT]), "llama3")
+    assert (refused.value.status, refused.value.param) == (400, "tools")
+    assert "strict" in refused.value.message
+
+
+@pytest.mark.parametrize("name", ["pythonic", "gemma4"])
+def test_names_a_layout_cannot_write_are_refused(name):
+    for tool in (Tool("get weather"), Tool("f", parameters={"type": "object", "properties": {"two words": {"type": "integer"}}})):
+        with pytest.raises(Refusal) as refused:
+            compile_constraint(request(tools=[tool], tool_choice="required"), name)
+        assert refused.value.status == 400
+        assert "cannot write the" in refused.value.message
+
+
+def test_optional_arguments_come_in_any_choice_with_their_commas(grammars, tokenizer):
+    tool = Tool("f", parameters={"type": "object", "properties": {key: {"type": "integer", "maximum": 3} for key in "abc"}})
+    req = request(tools=[tool], tool_choice="required")
+    spec = TextSpec(stop_ids=[STOP], grammar=compile_constraint(req, "pythonic"))
+    for arguments in ("", "a=1", "b=2", "a=1,c=3", "b=2,c=3", "a=1,b=2,c=3"):
+        assert all(follow(grammars, tokenizer, spec, f"<|tool_call_start|>[f({arguments})]<|tool_call_end|>")), arguments
+    for arguments in (",a=1", "a=1,", "c=3,a=1", "d=1"):
+        assert not all(follow(grammars, tokenizer, spec, f"<|tool_call_start|>[f({arguments})]<|tool_call_end|>")), arguments

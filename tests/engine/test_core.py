@@ -179,6 +179,19 @@ def test_the_sequence_that_fails_every_step_ends_alone(make_driver: Any, alone: 
         assert driver.tokens[seq] == alone(given_prompts[seq], max_tokens=12)
 
 
+def test_suspects_take_turns_and_none_waits_for_another_to_end(make_driver: Any, alone: Any) -> None:
+    given_prompts = prompts(4)
+    driver = make_driver(chooser=Failing(512, poison=2))
+    for seq, prompt in enumerate(given_prompts):
+        driver.start(seq, prompt, max_tokens=40)
+    while 2 not in driver.broken:
+        driver.step()
+    assert not driver.ended, "the culprit is found while the innocent are still answering"
+    driver.run()
+    for seq in (0, 1, 3):
+        assert driver.tokens[seq] == alone(given_prompts[seq], max_tokens=40)
+
+
 def test_a_processor_that_raises_ends_its_own_request_only(make_driver: Any, alone: Any) -> None:
     def explode(tokens: Any, logits: Any) -> Any:
         raise ZeroDivisionError

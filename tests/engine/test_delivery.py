@@ -13,15 +13,16 @@ import redis
 from mlxplatform.broker import queues
 from mlxplatform.inference.contract import (
     Admitted,
-    Failed,
     Finished,
     InferenceRequest,
+    Message,
     Text,
     Usage,
     decode_events,
     decode_frame,
     encode,
 )
+from tests.engine.conftest import ENDLESS
 from tests.system.stack import eventually
 from workers.host.control import Control
 from workers.host.publisher import Publisher
@@ -131,10 +132,10 @@ def test_control_survives_what_it_cannot_read(broker: redis.Redis) -> None:
 
 def test_a_plain_request_is_taken_once(broker: redis.Redis) -> None:
     broker.set(queues.request_key("plain"), encode(request("plain")))
-    taken, first = generation.take(broker, "plain")
+    taken = generation.take(broker, "plain")
     assert taken is not None
-    assert (taken.id, first) == ("plain", 1)
-    assert generation.take(broker, "plain") == (None, 1)
+    assert (taken.request.id, taken.first, taken.emitted) == ("plain", 1, ())
+    assert generation.take(broker, "plain") is None
 
 
 def test_two_copies_of_a_message_do_not_both_take_its_request(broker: redis.Redis) -> None:
@@ -145,14 +146,14 @@ def test_two_copies_of_a_message_do_not_both_take_its_request(broker: redis.Redi
 
         def get(self, key: str) -> Any:
             raw = broker.get(key)
-            assert generation.take(broker, "twin")[0] is not None
+            assert generation.take(broker, "twin") is not None
             return raw
 
         def __getattr__(self, name: str) -> Any:
             return getattr(broker, name)
 
     late: Any = Late()
-    assert generation.take(late, "twin") == (None, 1)
+    assert generation.take(late, "twin") is None
 
 
 def test_a_broker_that_refused_to_write_costs_its_frames_and_not_the_publisher(broker: redis.Redis, publisher: Publisher) -> None:
@@ -171,20 +172,49 @@ def test_a_broker_that_refused_to_write_costs_its_frames_and_not_the_publisher(b
     eventually(lambda: broker.xlen(queues.events_key("kept")) == 1, what="the stored event")
 
 
-def test_a_background_request_of_a_dead_process_fails_after_its_last_event(broker: redis.Redis, publisher: Publisher) -> None:
-    asked = request("back", frames="", background=True)
-    broker.set(queues.request_key("back"), encode(asked))
-    publisher.sink(asked)([Admitted(3, "tiny"), Text("a")])
-    publisher.flush()
-    eventually(lambda: broker.xlen(queues.events_key("back")) == 1)
-    taken, first = generation.take(broker, "back")
-    assert (taken, first) == (asked, 3)
-    runtime: Any = None  # it must not be asked
-    generation.run(runtime, publisher, asked, first)
-    last: Any = eventually(
-        lambda: broker.xlen(queues.events_key("back")) == 2 and broker.xrevrange(queues.events_key("back"), count=1)
+def stored(broker: redis.Redis, request_id: str) -> list[tuple[int, Any]]:
+    entries: Any = broker.xrange(queues.events_key(request_id))
+    return [
+        (int(entry_id.split(b"-")[0]) + offset, event)
+        for entry_id, fields in entries
+        for offset, event in enumerate(decode_events(fields[b"e"]))
+    ]
+
+
+def test_a_background_request_of_a_dead_process_goes_on_behind_its_last_event(
+    broker: redis.Redis, publisher: Publisher, make_host: Any
+) -> None:
+    asked = InferenceRequest(
+        id="back",
+        model="tiny",
+        messages=[Message("user", "What is 2 plus 3?")],
+        sampling=ENDLESS,
+        max_tokens=120,
+        background=True,
     )
-    assert last[0][0] == b"3-0"
-    (failed,) = decode_events(last[0][1][b"e"])
-    assert isinstance(failed, Failed)
-    assert (failed.status, failed.code) == (503, "engine_unavailable")
+    host = make_host()
+    whole = host.ask("What is 2 plus 3?", max_tokens=120, sampling=ENDLESS).text
+    broker.set(queues.request_key("back"), encode(asked))
+    # The first process: it dies with half of the answer stored.
+    first = publisher.sink(asked)
+    dying = make_host()
+    dying.runtime.on_flush.append(publisher.flush)
+    running = dying.runtime.start(asked, first)
+    eventually(lambda: len(stored(broker, "back")) > 20, what="some of the answer")
+    first._publisher = Publisher(broker, lambda channel: None)  # nothing reaches the log any more
+    running.cancel()
+    said = stored(broker, "back")
+    # Its successor gets the message again.
+    host.runtime.on_flush.append(publisher.flush)
+    taken = generation.take(broker, "back")
+    assert taken is not None
+    assert taken.first == said[-1][0] + 1
+    assert len(taken.emitted) > 10
+    generation.run(host.runtime, publisher, taken)
+    publisher.flush()
+    ended = eventually(lambda: isinstance((log := stored(broker, "back"))[-1][1], Finished) and log, what="the end")
+    assert [number for number, _ in ended] == list(range(1, len(ended) + 1))
+    assert sum(isinstance(event, Admitted) for _, event in ended) == 1
+    assert "".join(event.text for _, event in ended if isinstance(event, Text)) == whole
+    assert ended[-1][1].usage.completion == 120
+    assert generation.take(broker, "back") is None, "what has ended is not begun again"

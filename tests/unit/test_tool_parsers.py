@@ -240,3 +240,9 @@ def test_a_forced_call_makes_up_no_arguments() -> None:
     assert layout.parameters(Tool("f", parameters=spoken)) == spoken
     free = {"type": "object"}
     assert layout.parameters(Tool("f", parameters=free)) == free
+
+
+def test_json_inside_other_layouts_keeps_its_own_escapes_and_braces() -> None:
+    said = r'"a \/ b \ud83d\ude00 {x: 1}, y: 2"'
+    assert family("pythonic").parse(f"[f(text={said})]", [Tool("f")]) == [("f", {"text": "a / b 😀 {x: 1}, y: 2"})]
+    assert family("gemma4").parse(f"call:f{{text:{said}}}", [Tool("f")]) == [("f", {"text": "a / b 😀 {x: 1}, y: 2"})]

@@ -21,17 +21,34 @@ import_light_mlx_lm()
 
 import mlx.core as mx  # noqa: E402
 from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch, StopSequences  # noqa: E402
-from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache  # noqa: E402
+from mlx_lm.models.cache import KVCache, can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache  # noqa: E402
 
 __all__ = [
     "Batch",
     "Chooser",
     "Row",
     "StopSequences",
+    "always_trims",
     "can_trim_prompt_cache",
     "make_prompt_cache",
     "trim_prompt_cache",
 ]
+
+
+class Ahead(Protocol):
+    """Several tokens of one row by one pass of the model."""
+
+    def guess(self, newest: int) -> list[int]:
+        """Tokens to feed behind ``newest``; none for an ordinary step."""
+
+    def choose(self, logits: mx.array, fed: list[int]) -> list[int]:
+        """What follows each of ``fed`` (the newest and its guesses), as far as the guesses hold.
+
+        ``logits`` is (len(fed), vocabulary). The answer has one token more than guesses that hold.
+        """
+
+    def undo(self, count: int) -> None:
+        """The last ``count`` tokens that held were not given out after all: they will come again one by one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +59,8 @@ class Row:
     re-insertion. ``history`` is prompt and emitted ids without the token just fed, which may still be on its
     way from the device (a chooser gets it as ``inputs``); ``buffer`` is the same on the device, for rows whose
     ``processors`` need it. ``adapter`` is the slot of its adapter, 0 for none. ``fault`` is set by a chooser
-    that could not serve this row; the row is then ended without harm to the others.
+    that could not serve this row; the row is then ended without harm to the others. ``ahead`` tells what may come
+    next when the row runs alone, None for rows that are told a token at a time.
     """
 
     seq: int
@@ -54,6 +72,7 @@ class Row:
     adapter: int = 0
     buffer: Any = None
     fault: str | None = None
+    ahead: Ahead | None = None
 
 
 #: Log-probability of the chosen token, ids and log-probabilities of the best; arrays not yet evaluated.
@@ -73,6 +92,11 @@ class Chooser(Protocol):
         ...
 
 
+def always_trims(model: Any) -> bool:
+    """Whether this model's caches can be cut to any length, whatever they hold; windowed and recurrent ones cannot."""
+    return all(type(layer) is KVCache for layer in make_prompt_cache(model))
+
+
 #: mlx-lm annotates its attributes for its own samplers; ours are rows.
 _Generation: Any = GenerationBatch
 _Prompt: Any = PromptProcessingBatch
@@ -82,10 +106,31 @@ class _Decoding(_Generation):
     """The decode batch; ``samplers`` holds rows, ``_next_logprobs`` holds details."""
 
     chooser: Chooser
+    uids: list[int]
+    tokens: list[list[int]]
+    samplers: list[Any]
+    prompt_cache: list[Any]
+    _current_tokens: Any
     _next_tokens: Any
     _next_logprobs: list[Any]
 
+    #: Tokens of a row that runs alone, already fed and not yet given out; the next one is behind them.
+    _settled: list[int]
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self._settled = []
+        super().__init__(*args, **kwargs)
+
     def _step(self) -> tuple[list[int], list[Any]]:
+        if self._settled:
+            return self._give_out(self._settled.pop(0))
+        ahead = self.samplers[0].ahead if len(self.uids) == 1 else None
+        if ahead is not None and self._current_tokens is not None:
+            newest = self._next_tokens.item()
+            guessed = ahead.guess(newest)
+            if guessed:
+                self._settle(ahead, [newest, *guessed])
+                return self._give_out(newest)
         inputs, details = self._next_tokens, self._next_logprobs
         self.chooser.select(self.samplers)
         logits = self.model(inputs[:, None], cache=self.prompt_cache)[:, -1, :]
@@ -99,6 +144,47 @@ class _Decoding(_Generation):
             known.append(token)
             row.history.append(token)
         return ids, details
+
+    def _give_out(self, token: int) -> tuple[list[int], list[Any]]:
+        self.tokens[0].append(token)
+        self.samplers[0].history.append(token)
+        return [token], [None]
+
+    def _settle(self, ahead: Ahead, fed: list[int]) -> None:
+        """Feed the newest token and guesses in one pass; keep those that hold, and the token behind them."""
+        self.chooser.select(self.samplers)
+        logits = self.model(mx.array([fed]), cache=self.prompt_cache)[0]
+        chosen = ahead.choose(logits, fed)
+        self._trim(len(fed) - len(chosen))
+        self._settled = chosen[:-1]
+        self._next_tokens, self._next_logprobs = mx.array(chosen[-1:], dtype=mx.uint32), [None]
+
+    def _trim(self, count: int) -> None:
+        if count:
+            for layer in self.prompt_cache:
+                layer.trim(count)
+
+    def _rewind(self) -> None:
+        """Before anything but the next step: the cache holds exactly what was given out."""
+        if self._settled:
+            self._trim(len(self._settled))
+            self.samplers[0].ahead.undo(len(self._settled))
+            self._next_tokens = mx.array(self._settled[:1], dtype=mx.uint32)
+            self._settled = []
+
+    def extract_cache(self, idx: int) -> list[Any]:
+        self._rewind()
+        taken: list[Any] = super().extract_cache(idx)
+        return taken
+
+    def filter(self, keep: list[int]) -> None:
+        self._rewind()
+        super().filter(keep)
+
+    def extend(self, batch: Any) -> None:
+        if len(self.uids):
+            self._rewind()
+        super().extend(batch)
 
 
 def _decoding_class(chosen_by: Chooser) -> type[_Decoding]:

@@ -15,8 +15,10 @@ import structlog
 from mlx_lm.models.cache import TokenBuffer
 
 from workers.engine.adapters import AdapterRefused, Adapters
-from workers.engine.batch import Details, Row
+from workers.engine.ahead import Forced, Guessed
+from workers.engine.batch import Ahead, Details, Row
 from workers.engine.constraints import GrammarFault, Grammars
+from workers.engine.drafting import Drafting
 from workers.engine.logprobs import summarize
 from workers.engine.penalties import processors
 from workers.engine.protocol import Start
@@ -28,8 +30,19 @@ log = structlog.get_logger(__name__)
 class RowChooser:
     """The chooser of one engine; owned by its main thread."""
 
-    def __init__(self, vocab_size: int, model_dir: Path | None = None, adapters: Adapters | None = None):
+    def __init__(
+        self,
+        vocab_size: int,
+        model_dir: Path | None = None,
+        adapters: Adapters | None = None,
+        *,
+        goes_ahead: bool = False,
+        drafting: Drafting | None = None,
+    ):
+        """``goes_ahead``: the model's caches can be cut, so a row alone may settle several tokens at once."""
         self.vocab_size = vocab_size
+        self.drafting = drafting
+        self._goes_ahead = goes_ahead
         self._sampler = BatchSampler()
         self._model_dir = model_dir
         self._adapters = adapters
@@ -53,7 +66,15 @@ class RowChooser:
             row.adapter = self._adapters.slot(order.adapter)
         if order.grammar is not None and self._model_dir is not None:
             row.constraint = self._grammar(order).mask(order.grammar, emitted)
+        row.ahead = self._ahead(order, row)
         return row
+
+    def _ahead(self, order: Start, row: Row) -> Ahead | None:
+        if not self._goes_ahead or row.processors or row.logprobs is not None:
+            return None
+        if row.constraint is not None:
+            return Forced(row, row.constraint) if order.grammar is not None and order.grammar.jump else None
+        return Guessed(row, self.drafting) if self.drafting is not None else None
 
     def select(self, rows: list[Row]) -> None:
         if self._adapters is not None:

@@ -37,6 +37,7 @@ class GrammarMask:
         self._may_reason = spec.grammar_from == "maybe_reasoning" and len(self._opening) == 1
         self._recent: list[int] = []
         self._fresh = True
+        self._broken = False
         for token in emitted:
             self._consume(token)
 
@@ -46,9 +47,40 @@ class GrammarMask:
         Raises:
             GrammarFault: the grammar cannot go on. The caller ends this answer, and no other.
         """
+        if self._broken:
+            self._raise_fault()
         if not self._fresh:
             self._consume(int(newest[-1]))
         self._fresh = False
+        return self._masked(logits)
+
+    def forced(self, newest: int) -> list[int]:
+        """Tokens that must follow ``newest``, which is consumed by this; none while anything is left to choose."""
+        try:
+            if not self._fresh:
+                self._consume(newest)
+            self._fresh = True
+        except GrammarFault:
+            self._broken = True  # told by the step that comes instead
+            return []
+        if self._reasoning or self._may_reason or self._matcher.is_stopped():
+            return []
+        forced: list[int] = self._matcher.compute_ff_tokens()
+        return forced
+
+    def after(self, tokens: Sequence[int], logits: mx.array) -> mx.array:
+        """As :meth:`apply` behind forced tokens, which are consumed."""
+        for token in tokens:
+            self._consume(token)
+        self._fresh = False
+        return self._masked(logits)
+
+    def back(self, count: int) -> None:
+        """Take back the last ``count`` tokens consumed."""
+        if not self._matcher.rollback(count):
+            self._broken = True
+
+    def _masked(self, logits: mx.array) -> mx.array:
         if self._reasoning:
             return logits
         allowed = self._allowed(logits.shape[-1])

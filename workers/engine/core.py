@@ -10,9 +10,11 @@ text without any error.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
+import mlx.core as mx
 import structlog
 
 from workers.engine import batch as batching
@@ -55,8 +57,18 @@ class Limits:
 class Core:
     """Waiting lines, the batch, and what connects them."""
 
-    def __init__(self, model: Any, chooser: batching.Chooser, limits: Limits, *, prefix: Any = None):
+    def __init__(
+        self,
+        model: Any,
+        chooser: batching.Chooser,
+        limits: Limits,
+        *,
+        prefix: Any = None,
+        make_batch: Callable[[], Any] | None = None,
+    ):
+        """``make_batch`` makes what runs the sequences, when that is not mlx-lm's continuous batch."""
         self.model = model
+        self._make_batch = make_batch
         self.limits = limits
         self.prefix = prefix
         self._chooser = chooser
@@ -71,6 +83,7 @@ class Core:
         self.preemptions = 0
         self.prefilled_tokens = 0
         self.emitted_tokens = 0
+        self._trimmable = make_batch is None and batching.always_trims(model)
         self._batch = self._new_batch()
 
     # -- orders ------------------------------------------------------------------------------------------
@@ -82,7 +95,7 @@ class Core:
             return
         sequence = Sequence(order, list(order.emitted))
         self._sequences[order.seq] = sequence
-        (self._rows if sequence.is_row else self._interactive).append(sequence)
+        self._line(sequence).append(sequence)
 
     def cancel(self, seq: int) -> None:
         """Forget a sequence wherever it is. A prefill that got somewhere leaves its cache behind."""
@@ -173,6 +186,9 @@ class Core:
         if tokens >= schedule.CHUNK_FLOOR and seconds > 0:
             self._rate += RATE_WEIGHT * (tokens / seconds - self._rate)
 
+    def _line(self, sequence: Sequence) -> deque[Sequence]:
+        return self._rows if sequence.is_row else self._interactive
+
     # -- moving sequences --------------------------------------------------------------------------------
 
     def _standings(self) -> list[schedule.Standing]:
@@ -183,8 +199,12 @@ class Core:
             return
         suspects = [line for line in (self._interactive, self._rows) if line and line[0].alone]
         if suspects:
-            if not self._running:
-                self._insert(suspects[0].popleft(), broken)
+            # Who has passed its place waits, with its cache, until every other suspect was tried as well.
+            for sequence in list(self._running.values()):
+                self._take_out(sequence, keep=True)
+                line = self._line(sequence)
+                line.insert(sum(other.alone for other in line), sequence)
+            self._insert(suspects[0].popleft(), broken)
             return
         turn = schedule.plan(self._standings(), len(self._interactive), len(self._rows), self.limits.slots, self.limits.row_share)
         for seq in turn.preempt:
@@ -223,6 +243,8 @@ class Core:
             if shared >= covered + WORTH_WAITING:
                 sequence.boundary = sequence.leads = shared
                 return
+        if self._trimmable and not sequence.is_row:
+            return  # what is kept at the end can be cut to any beginning of it; a copy on the way costs a turn
         wanted = sequence.order.boundary or 0
         if covered < wanted < len(sequence.tokens):
             sequence.boundary = wanted
@@ -273,7 +295,7 @@ class Core:
                 return None, 0
             batching.trim_prompt_cache(cache, excess)
             covered -= excess
-        if covered <= 0 or not all(hasattr(layer, "merge") for layer in cache):
+        if covered <= 0 or (self._make_batch is None and not all(hasattr(layer, "merge") for layer in cache)):
             return None, 0
         return cache, covered
 
@@ -302,7 +324,9 @@ class Core:
 
     # -- failure -----------------------------------------------------------------------------------------
 
-    def _new_batch(self) -> batching.Batch:
+    def _new_batch(self) -> Any:
+        if self._make_batch is not None:
+            return self._make_batch()
         return batching.Batch(
             self.model, self._chooser, slots=self.limits.slots, prefill_group=PREFILL_GROUP, prefill_tokens=schedule.CHUNK_CAP
         )
@@ -331,7 +355,7 @@ class Core:
             return [Broken(culprit.seq, "engine_failed", "The engine failed on this request.", 500)]
         for sequence in reversed(survivors):
             sequence.uid, sequence.cache, sequence.covered, sequence.decoding = None, None, 0, False
-            (self._rows if sequence.is_row else self._interactive).appendleft(sequence)
+            self._line(sequence).appendleft(sequence)
         return []
 
     # -- idle moments ------------------------------------------------------------------------------------
@@ -344,6 +368,23 @@ class Core:
         """Forget every prompt cache."""
         if self.prefix is not None:
             self.prefix.flush()
+
+    def forget_adapter(self, name: str) -> None:
+        """Drop the prompt caches made with an adapter that was unmounted."""
+        if self.prefix is not None:
+            self.prefix.forget_adapter(name)
+
+    def resize(self, prefix_bytes: int, kv_tokens: int) -> None:
+        """Other room than before."""
+        self.limits = replace(self.limits, kv_tokens=kv_tokens)
+        if self.prefix is not None:
+            self.prefix.resize(prefix_bytes)
+
+    def shrink(self) -> None:
+        """Give memory back that nobody would miss at once."""
+        if self.prefix is not None:
+            self.prefix.shrink()
+        mx.clear_cache()
 
     # -- figures -----------------------------------------------------------------------------------------
 
@@ -361,8 +402,13 @@ class Core:
             "preemptions": self.preemptions,
             "rebuilds": self.rebuilds,
             "kv_bytes": self._batch.kv_bytes,
+            "guessed_tokens": self._drafted("guessed"),
+            "held_tokens": self._drafted("held"),
             **(self.prefix.stats() if self.prefix is not None else {}),
         }
+
+    def _drafted(self, what: str) -> float:
+        return float(getattr(getattr(self._chooser, "drafting", None), what, 0))
 
     def close(self) -> None:
         self._batch.close()

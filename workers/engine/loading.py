@@ -71,6 +71,10 @@ class CannotLoad(Exception):
     """The directory holds no model this engine can run; the message is fit for a client."""
 
 
+class CannotServe(Exception):
+    """The model is sound, and cannot be served the way the settings ask for; the message is fit for a client."""
+
+
 @dataclass(frozen=True)
 class Loaded:
     model: Any

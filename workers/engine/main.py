@@ -15,12 +15,15 @@ import socket
 import sys
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 import structlog
 
 from workers.engine import platform, protocol
 from workers.engine.options import Options, parse
+
+if TYPE_CHECKING:
+    from workers.engine.resident import Resident
 
 log = structlog.get_logger("workers.engine")
 
@@ -28,25 +31,35 @@ log = structlog.get_logger("workers.engine")
 STATS_INTERVAL = 1.0
 #: Seconds the idle main thread sleeps at most before it looks at its deadline again.
 IDLE_WAIT = 1.0
+#: Seconds of silence after which the outbox says that it lives.
+ALIVE_SECONDS = 1.0
 
 
 class Outbox(threading.Thread):
-    """Writes reports in order; drops them once the socket is closed."""
+    """Writes reports in order; drops them once the socket is closed. Says how the main thread is when there are none."""
 
     def __init__(self, sock: socket.socket):
         super().__init__(name="outbox", daemon=True)
         self._sock = sock
         self._queue: queue.SimpleQueue[protocol.Report | None] = queue.SimpleQueue()
+        #: When the main thread began its present turn, monotonic seconds.
+        self.turned = time.monotonic()
 
     def put(self, report: protocol.Report) -> None:
         self._queue.put(report)
 
     def run(self) -> None:
-        while (report := self._queue.get()) is not None:
+        while (report := self._next()) is not None:
             try:
                 self._sock.sendall(protocol.pack(report))
             except OSError:
                 return
+
+    def _next(self) -> protocol.Report | None:
+        try:
+            return self._queue.get(timeout=ALIVE_SECONDS)
+        except queue.Empty:
+            return protocol.Alive(round(time.monotonic() - self.turned, 3))
 
     def finish(self) -> None:
         """Write what is left, then end."""
@@ -78,10 +91,12 @@ class Inbox(threading.Thread):
             return orders
 
 
-def _loop(core: Any, side: Any, inbox: Inbox, outbox: Outbox) -> None:
+def _loop(resident: Resident, inbox: Inbox, outbox: Outbox) -> None:
     """Serve orders until told to quit. ``side`` answers what is not generation (vectors, scores, adapters)."""
+    core, side = resident.core, resident.side
     deadline, reported, quitting = 0.0, 0.0, False
     while not quitting:
+        outbox.turned = time.monotonic()
         late = bool(deadline) and time.monotonic() > deadline
         idle = core.idle and side.idle
         resting = idle and not late and core.rest()
@@ -96,10 +111,19 @@ def _loop(core: Any, side: Any, inbox: Inbox, outbox: Outbox) -> None:
                     deadline = order.monotonic
                 case protocol.Flush():
                     core.flush()
+                case protocol.Room():
+                    outbox.put(protocol.Facts(resident.set_budget(order.budget)))
+                case protocol.Shrink():
+                    core.shrink()
+                case protocol.Unmount():
+                    side.order(order)
+                    core.forget_adapter(order.name)
                 case protocol.Quit():
                     quitting = True
                 case _:
                     side.order(order)
+        for report in side.answers():
+            outbox.put(report)
         now = time.monotonic()
         if quitting or (deadline and now > deadline):
             continue
@@ -133,11 +157,16 @@ def run(options: Options) -> int:
         outbox.put(protocol.LoadFailed(str(error), repr(error.__cause__)))
         outbox.finish()
         return 3
+    except loading.CannotServe as error:
+        log.error("engine.unsupported", reason=str(error))
+        outbox.put(protocol.LoadFailed(str(error), "", "unsupported_execution", 501))
+        outbox.finish()
+        return 3
     inbox = Inbox(sock)
     inbox.start()
     outbox.put(protocol.Ready({**resident.facts, "pid": os.getpid(), "seconds": round(time.perf_counter() - began, 3)}))
     try:
-        _loop(resident.core, resident.side, inbox, outbox)
+        _loop(resident, inbox, outbox)
         while resident.core.rest():  # what is only in memory would be lost with it
             pass
     finally:

@@ -24,6 +24,9 @@ class Options:
     revision: str
     budget: int
     context: int
+    draft: str
+    kv_bits: int
+    draft_tokens: int
 
 
 def parse(argv: list[str]) -> Options:
@@ -41,4 +44,7 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--revision", default="", help="what the weights and templates are, for the caches on SSD")
     parser.add_argument("--budget", type=int, default=0, help="bytes all engines may use")
     parser.add_argument("--context", type=int, default=2048)
+    parser.add_argument("--draft", default="", help="how to guess ahead: empty, ngram, or the folder of a smaller model")
+    parser.add_argument("--kv-bits", type=int, default=0, choices=(0, 4, 8), help="0: as the model computes them")
+    parser.add_argument("--draft-tokens", type=int, default=4)
     return Options(**vars(parser.parse_args(argv)))

@@ -18,6 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import structlog
+
+log = structlog.get_logger(__name__)
+
 #: Free buffers mlx may keep for reuse, as a share of the budget; without a limit the pool hides free memory.
 CACHE_SHARE = 0.1
 
@@ -103,6 +107,70 @@ def machine_bytes() -> int:
 def memory_budget(configured: int = 0) -> int:
     """Bytes all engines together may use: as configured, or 70 % of the machine (macOS wires about 75 % at most)."""
     return configured or int(machine_bytes() * 0.7)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The machine's (or container's) memory in bytes; ``strained`` when the system itself says it is short of it."""
+
+    total: int
+    available: int
+    strained: bool = False
+
+
+#: Share of the last 10 seconds in which no process could run for want of memory, percent, that counts as strain.
+STALLED_PERCENT = 10.0
+#: macOS: 1 normal, 2 warning, 4 critical.
+_MAC_WARNING = 2
+
+
+def read_memory() -> Memory | None:
+    """What is free now, None where the system does not say. The macOS half was not run by the automated tests."""
+    return _mac_memory() if sys.platform == "darwin" else _linux_memory()
+
+
+def _linux_memory(root: Path = Path("/")) -> Memory | None:
+    try:
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        table = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
+        total, available = table["MemTotal"], table["MemAvailable"]
+    except (OSError, ValueError, KeyError, IndexError):
+        return None
+    try:  # a container may have less than its machine
+        limit = int((root / "sys/fs/cgroup/memory.max").read_text())
+        used = int((root / "sys/fs/cgroup/memory.current").read_text())
+        statistics = dict(line.split() for line in (root / "sys/fs/cgroup/memory.stat").read_text().splitlines())
+        used -= int(statistics.get("inactive_file", 0))  # files' cache, given up at need
+        total, available = min(total, limit), min(available, max(0, limit - used))
+    except (OSError, ValueError):
+        log.debug("memory.no_container_limit")
+    return Memory(total, available, _stalled(root) >= STALLED_PERCENT)
+
+
+def _stalled(root: Path) -> float:
+    """``full avg10`` of the kernel's pressure stall information."""
+    try:
+        full = next(line for line in (root / "proc/pressure/memory").read_text().splitlines() if line.startswith("full"))
+        return float(full.split("avg10=")[1].split()[0])
+    except (OSError, ValueError, IndexError, StopIteration):
+        return 0.0
+
+
+def _mac_memory() -> Memory | None:
+    level, free_percent = _sysctl("kern.memorystatus_vm_pressure_level"), _sysctl("kern.memorystatus_level")
+    if level is None or free_percent is None:
+        return None
+    total = machine_bytes()
+    return Memory(total, total * free_percent // 100, level >= _MAC_WARNING)
+
+
+def _sysctl(name: str) -> int | None:
+    value, size = ctypes.c_int(), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
+    try:
+        failed = ctypes.CDLL(None).sysctlbyname(name.encode(), ctypes.byref(value), ctypes.byref(size), None, 0)
+    except (OSError, AttributeError):
+        return None
+    return None if failed else value.value
 
 
 def set_limits(budget: int) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 
 from workers.engine.batch import can_trim_prompt_cache, trim_prompt_cache
-from workers.engine.prefix_tree import PrefixTree
+from workers.engine.prefix_tree import PrefixTree, uses
 
 #: Entries at most: each is a few live buffers per layer, and Metal counts buffers as well as bytes.
 MAX_ENTRIES = 256
@@ -47,6 +47,7 @@ class Disk(Protocol):
     def load(self, adapter: str | None, tokens: Sequence[int]) -> tuple[tuple[int, ...], list[Any]] | None: ...
     def save(self, adapter: str | None, tokens: Sequence[int], cache: list[Any]) -> None: ...
     def clear(self) -> None: ...
+    def forget_adapter(self, name: str) -> None: ...
 
 
 def view(cache: list[Any]) -> list[Any]:
@@ -130,6 +131,22 @@ class PrefixCache:
         if self._disk is not None:
             self._disk.clear()
 
+    def forget_adapter(self, name: str) -> None:
+        """Drop what was computed with an adapter, alone or joined with others: its files may come back changed."""
+        for kept in [kept for kept in self._entries.values() if uses(kept.adapter, name)]:
+            self._forget(kept)
+        if self._disk is not None:
+            self._disk.forget_adapter(name)
+
+    def shrink(self) -> None:
+        """Drop the older half of what is in memory."""
+        self._trim(self.bytes // 2)
+
+    def resize(self, max_bytes: int) -> None:
+        """Keep at most so much from now on."""
+        self._max_bytes = max_bytes
+        self._trim(max_bytes)
+
     def save_one(self) -> bool:
         """Write one entry to SSD; False when there is nothing to write. For idle moments."""
         if self._disk is None:
@@ -165,7 +182,10 @@ class PrefixCache:
         self._tree(kept.adapter).insert(kept.tokens, kept)
         self._entries[(kept.adapter, kept.tokens)] = kept
         self.bytes += kept.bytes
-        while self.bytes > self._max_bytes or len(self._entries) > self._max_entries:
+        self._trim(self._max_bytes)
+
+    def _trim(self, max_bytes: int) -> None:
+        while self.bytes > max_bytes or len(self._entries) > self._max_entries:
             oldest = next(iter(self._entries.values()))
             if self._disk is not None and not oldest.saved:
                 self._disk.save(oldest.adapter, oldest.tokens, oldest.cache)

@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 
 from workers.engine.loading import import_light_mlx_lm
-from workers.engine.prefix_tree import PrefixTree
+from workers.engine.prefix_tree import PrefixTree, uses
 
 import_light_mlx_lm()
 
@@ -81,6 +81,10 @@ class DiskTier:
 
     def clear(self) -> None:
         for path in list(self._files):
+            self._drop(path)
+
+    def forget_adapter(self, name: str) -> None:
+        for path in [path for path, (adapter, _, _) in self._files.items() if uses(adapter, name)]:
             self._drop(path)
 
     def _best(self, adapter: str | None, tokens: Sequence[int]) -> tuple[Path | None, int]:

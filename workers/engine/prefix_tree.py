@@ -20,6 +20,11 @@ class _Node:
         self.entry: Any = None
 
 
+def uses(namespace: str | None, adapter: str) -> bool:
+    """Whether a namespace (adapters joined with +, None for none) is one of this adapter's."""
+    return namespace is not None and adapter in namespace.split("+")
+
+
 def shared_length(left: Sequence[int], right: Sequence[int]) -> int:
     """How many leading tokens two sequences have in common."""
     limit = min(len(left), len(right))

@@ -78,13 +78,13 @@ class Score(msgspec.Struct, frozen=True, tag="score", array_like=True):
 class Mount(msgspec.Struct, frozen=True, tag="mount", array_like=True):
     """Make an adapter directory available under a name; answered by :class:`Mounted`."""
 
-    seq: int
     name: str
     path: str
 
 
 class Unmount(msgspec.Struct, frozen=True, tag="unmount", array_like=True):
-    seq: int
+    """Forget an adapter and the prompt caches made with it; the answer is no news to anybody."""
+
     name: str
 
 
@@ -98,11 +98,21 @@ class Flush(msgspec.Struct, frozen=True, tag="flush", array_like=True):
     """Forget all prompt caches, on SSD as well."""
 
 
+class Room(msgspec.Struct, frozen=True, tag="room", array_like=True):
+    """From now on the engine may use so many bytes; answered by :class:`Facts`."""
+
+    budget: int
+
+
+class Shrink(msgspec.Struct, frozen=True, tag="shrink", array_like=True):
+    """The machine runs out of memory: give free buffers back and drop half of the prompt caches in memory."""
+
+
 class Quit(msgspec.Struct, frozen=True, tag="quit", array_like=True):
     """End in order: caches dropped, memory given back, exit code 0."""
 
 
-Order = Start | Cancel | Embed | Score | Mount | Unmount | Deadline | Flush | Quit
+Order = Start | Cancel | Embed | Score | Mount | Unmount | Deadline | Flush | Room | Shrink | Quit
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
@@ -116,6 +126,8 @@ class LoadFailed(msgspec.Struct, frozen=True, tag="noload", array_like=True):
 
     message: str
     detail: str
+    code: str = "model_load_failed"
+    status: int = 502
 
 
 class Token(msgspec.Struct, frozen=True, array_like=True):
@@ -176,9 +188,9 @@ class Scores(msgspec.Struct, frozen=True, tag="scores", array_like=True):
 
 
 class Mounted(msgspec.Struct, frozen=True, tag="mounted", array_like=True):
-    """Answer to Mount and Unmount; ``error`` is fit for a client, "" when it worked."""
+    """Answer to Mount; ``error`` is fit for a client, "" when it worked."""
 
-    seq: int
+    name: str
     error: str
     facts: dict[str, Any]
 
@@ -189,7 +201,19 @@ class Stats(msgspec.Struct, frozen=True, tag="stats", array_like=True):
     values: dict[str, float]
 
 
-Report = Ready | LoadFailed | Step | Vectors | Scores | Mounted | Stats
+class Facts(msgspec.Struct, frozen=True, tag="facts", array_like=True):
+    """What of :class:`Ready`'s facts has changed."""
+
+    facts: dict[str, Any]
+
+
+class Alive(msgspec.Struct, frozen=True, tag="alive", array_like=True):
+    """Sent by the outbox when there is nothing else to say; ``in_turn`` seconds the main thread has been in its turn."""
+
+    in_turn: float
+
+
+Report = Ready | LoadFailed | Step | Vectors | Scores | Mounted | Stats | Facts | Alive
 
 _encoder = msgspec.msgpack.Encoder()
 _orders = msgspec.msgpack.Decoder(Order)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from workers.engine import platform, protocol
-from workers.engine.loading import CannotLoad, Loaded, import_light_mlx_lm, load, read_config
+from workers.engine.loading import CannotLoad, CannotServe, Loaded, import_light_mlx_lm, load, read_config
 from workers.engine.options import Options
 
 MIB = 1024 * 1024
@@ -15,6 +17,8 @@ MIB = 1024 * 1024
 PREFIX_SHARE = 4
 #: The tier on SSD may grow to this many times the tier in memory.
 DISK_FACTOR = 4
+#: Guessing by the text's own repetitions.
+NGRAM = "ngram"
 
 
 class NoGeneration:
@@ -44,6 +48,14 @@ class NoGeneration:
     def flush(self) -> None:
         return
 
+    def forget_adapter(self, name: str) -> None:
+        del name
+
+    def shrink(self) -> None:
+        import mlx.core as mx
+
+        mx.clear_cache()
+
     def stats(self) -> dict[str, float]:
         return {}
 
@@ -64,18 +76,36 @@ def vocabulary_size(config: dict[str, Any]) -> int:
     return size
 
 
+@dataclass(frozen=True)
+class Shares:
+    """How bytes are shared out: what the weights leave goes to prompt caches and to KV of running sequences."""
+
+    prefix_bytes: int
+    kv_tokens: int
+
+    @classmethod
+    def of(cls, budget: int, weight_bytes: int, per_token: int, prefix_mb: int) -> Shares:
+        """``kv_tokens`` 0: not limited, since this model's cache grows by no token."""
+        room = max(0, budget - weight_bytes - platform.SCRATCH_BYTES)
+        prefix_bytes = min(prefix_mb * MIB, room // PREFIX_SHARE)
+        return cls(prefix_bytes, max(1, (room - prefix_bytes) // per_token) if per_token else 0)
+
+
 @dataclass
 class Resident:
+    """``prefix_mb`` is what the settings allow for prompt caches."""
+
     core: Any
     side: Any
     facts: dict[str, Any]
+    prefix_mb: int = 0
 
     @classmethod
     def load(cls, options: Options, machine: platform.Platform) -> Resident:
         """Bring the model into memory.
 
         Raises:
-            CannotLoad: with a reason.
+            CannotLoad, CannotServe: with a reason.
         """
         import_light_mlx_lm()
         from workers.engine.encoder import FAMILIES
@@ -101,49 +131,131 @@ class Resident:
 
     @classmethod
     def _decoder(cls, options: Options, machine: platform.Platform, loaded: Loaded) -> Resident:
+        from workers.engine import batch as batching
         from workers.engine.adapters import Adapters
         from workers.engine.choosing import RowChooser
         from workers.engine.core import Core, Limits
         from workers.engine.embedding import Embedder, decoder_states, read_pooling
+        from workers.engine.schedule import CHUNK_CAP
         from workers.engine.side import Side
+        from workers.engine.solo import Solo
 
-        per_token = kv_bytes_per_token(loaded)
+        make_cache = _quantized(loaded, options.kv_bits)
+        per_token = kv_bytes_per_token(loaded, make_cache)
         budget = options.budget or platform.memory_budget()
-        room = max(0, budget - loaded.weight_bytes - platform.SCRATCH_BYTES)
-        prefix_bytes = min(options.prefix_mb * MIB, room // PREFIX_SHARE)
-        kv_tokens = max(1, (room - prefix_bytes) // per_token) if per_token else 0
-        limits = Limits(options.slots, options.prefill_ms / 1000, options.row_share, options.context, kv_tokens)
-        prefix = _prefix_cache(options, loaded, machine, prefix_bytes)
+        shares = Shares.of(budget, loaded.weight_bytes, per_token, options.prefix_mb)
+        limits = Limits(options.slots, options.prefill_ms / 1000, options.row_share, options.context, shares.kv_tokens)
+        if make_cache is not None:
+            limits = replace(limits, slots=1)
+        prefix = _prefix_cache(options, loaded, machine, shares.prefix_bytes)
         adapters = Adapters(loaded.model)
-        chooser = RowChooser(vocabulary_size(loaded.config), options.model_dir, adapters)
-        core = Core(loaded.model, chooser, limits, prefix=prefix)
+        drafting, speculation = _drafting(options, loaded, machine)
+        chooser = RowChooser(
+            vocabulary_size(loaded.config),
+            options.model_dir,
+            adapters,
+            goes_ahead=make_cache is None and batching.always_trims(loaded.model),
+            drafting=drafting,
+        )
+        make_batch = None
+        if make_cache is not None:
+            make_batch = partial(Solo, loaded.model, chooser, make_cache, prefill_tokens=CHUNK_CAP)
+        core = Core(loaded.model, chooser, limits, prefix=prefix, make_batch=make_batch)
         embedder = None
         if (options.model_dir / "modules.json").is_file():
             pooling, normalize = read_pooling(options.model_dir, "last")
             hidden = int(loaded.config["hidden_size"])
             embedder = Embedder(decoder_states(loaded.model), pooling, normalize, hidden, options.context)
-        side = Side(loaded.model, embedder, prefix, lambda: not core.idle, adapters)
+        # Scoring merges caches, which quantized ones cannot be.
+        shared = prefix if make_cache is None else None
+        side = Side(loaded.model, embedder, shared, lambda: not core.idle, adapters)
         facts = _facts(machine, loaded.dtype, loaded.weight_bytes, per_token)
-        return cls(core, side, {**facts, "kv_tokens": kv_tokens})
+        facts |= {"kv_tokens": shares.kv_tokens, "speculation": speculation, "kv_bits": options.kv_bits, "slots": limits.slots}
+        return cls(core, side, facts, options.prefix_mb)
+
+    def set_budget(self, budget: int) -> dict[str, Any]:
+        """Share out another number of bytes, since models beside this one came or went; answers the facts it changed.
+
+        What runs goes on; less room binds whoever is admitted next.
+        """
+        platform.set_limits(budget)
+        if not self.facts["kv_bytes_per_token"]:
+            return {}
+        shares = Shares.of(budget, self.facts["weight_bytes"], self.facts["kv_bytes_per_token"], self.prefix_mb)
+        self.core.resize(shares.prefix_bytes, shares.kv_tokens)
+        self.facts = {**self.facts, "kv_tokens": shares.kv_tokens}
+        return {"kv_tokens": shares.kv_tokens}
 
     def close(self) -> None:
         self.core.close()
         self.core = self.side = None
 
 
-def kv_bytes_per_token(loaded: Loaded) -> int:
-    """Measured on the model itself, since every architecture keeps something else; 0 when it grows by no token."""
+def _drafting(options: Options, loaded: Loaded, machine: platform.Platform) -> tuple[Any, str]:
+    """How to guess ahead, and in words what came of the wish. Guessing changes no answer, so a wish that cannot be
+    fulfilled costs speed and no request."""
+    from workers.engine.batch import always_trims
+    from workers.engine.drafting import Drafting, DraftModel
+
+    if not options.draft:
+        return None, "off"
+    if not always_trims(loaded.model):
+        return None, "off: this model's cache cannot be cut, so a wrong guess could not be taken back"
+    if options.draft == NGRAM:
+        return Drafting(options.draft_tokens), NGRAM
+    try:
+        smaller = load(Path(options.draft), options.dtype, machine.device)
+    except CannotLoad as error:
+        return None, f"off: the draft model cannot be loaded ({error})"
+    if vocabulary_size(smaller.config) != vocabulary_size(loaded.config):
+        return None, "off: the draft model has another vocabulary"
+    if not always_trims(smaller.model):
+        return None, "off: the draft model's cache cannot be cut"
+    return Drafting(options.draft_tokens, DraftModel(smaller.model)), "draft model"
+
+
+def _quantized(loaded: Loaded, bits: int) -> Callable[[], list[Any]] | None:
+    """Makes quantized caches, None for ordinary ones.
+
+    Raises:
+        CannotServe: this model cannot have them.
+    """
+    if not bits:
+        return None
     import mlx.core as mx
 
+    from workers.engine import solo
     from workers.engine.batch import make_prompt_cache
 
     cache = make_prompt_cache(loaded.model)
     loaded.model(mx.zeros((1, 1), dtype=mx.int32), cache=cache)
+    heads = [
+        int(array.shape[-1])
+        for layer in cache
+        for array in (getattr(layer, "keys", None), getattr(layer, "values", None))
+        if isinstance(array, mx.array)
+    ]
+    reason = solo.unsupported(loaded.model, heads)
+    group = solo.group_size(heads)
+    if reason is not None or group is None:
+        raise CannotServe(f"This model cannot run with a KV cache of {bits} bits: {reason}. Set MLXPLATFORM_KV_BITS to 0.")
+    return solo.cache_maker(loaded.model, bits, group)
+
+
+def kv_bytes_per_token(loaded: Loaded, make_cache: Callable[[], list[Any]] | None = None) -> int:
+    """Measured on the model itself, since every architecture keeps something else; 0 when it grows by no token."""
+    import mlx.core as mx
+    from mlx.utils import tree_flatten
+
+    from workers.engine.batch import make_prompt_cache
+
+    cache = make_cache() if make_cache is not None else make_prompt_cache(loaded.model)
+    loaded.model(mx.zeros((1, 1), dtype=mx.int32), cache=cache)
     mx.eval([layer.state for layer in cache])
     total = 0
     for layer in cache:
-        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
-        for array in (keys, values):
+        held = [getattr(layer, "keys", None), getattr(layer, "values", None)]
+        for _, array in cast("list[tuple[str, Any]]", tree_flatten(held)):
             if isinstance(array, mx.array):
                 total += array.nbytes // array.shape[2]
     return total
@@ -157,7 +269,7 @@ def _prefix_cache(options: Options, loaded: Loaded, machine: platform.Platform, 
 
     disk = None
     if options.prefix_dir:
-        identity = f"{options.revision} {loaded.dtype} {machine.device}"
+        identity = f"{options.revision} {loaded.dtype} {machine.device} kv{options.kv_bits or ''}"
         disk = DiskTier(Path(options.prefix_dir), identity, DISK_FACTOR * size)
     return PrefixCache(size, disk=disk)
 

@@ -60,24 +60,29 @@ class Side:
 
     @property
     def idle(self) -> bool:
-        return not any(self._lines.values()) and not self._answers
+        return not any(self._lines.values())
 
     def order(self, order: Embed | Score | Mount | Unmount) -> None:
-        if isinstance(order, Mount | Unmount):
-            self._answers.append(self._adapter(order))
+        if isinstance(order, Mount):
+            self._answers.append(self._mount(order))
+        elif isinstance(order, Unmount):
+            if self._adapters is not None:
+                self._adapters.unmount(order.name)
         else:
             self._lines[order.priority].append(_Embedding(order) if isinstance(order, Embed) else order)
 
-    def _adapter(self, order: Mount | Unmount) -> Mounted:
+    def _mount(self, order: Mount) -> Mounted:
         if self._adapters is None:
-            return Mounted(order.seq, "This model takes no adapters.", {})
+            return Mounted(order.name, "This model takes no adapters.", {})
         try:
-            if isinstance(order, Unmount):
-                self._adapters.unmount(order.name)
-                return Mounted(order.seq, "", {})
-            return Mounted(order.seq, "", self._adapters.mount(order.name, Path(order.path)))
+            return Mounted(order.name, "", self._adapters.mount(order.name, Path(order.path)))
         except AdapterRefused as refused:
-            return Mounted(order.seq, str(refused), {})
+            return Mounted(order.name, str(refused), {})
+
+    def answers(self) -> list[Report]:
+        """What was answered at once; due whether or not the engine may work."""
+        answers, self._answers = self._answers, []
+        return answers
 
     def cancel(self, seq: int) -> None:
         for line in self._lines.values():
@@ -86,9 +91,6 @@ class Side:
 
     def step(self) -> list[Report]:
         """One turn."""
-        if self._answers:
-            answers, self._answers = self._answers, []
-            return answers
         line = self._lines["interactive"] or self._lines["row"]
         if not line:
             return []

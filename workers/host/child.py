@@ -1,17 +1,22 @@
-"""One engine child as a process: start it by exec, talk to it, notice its end, stop it for certain.
+"""One engine child as a process: start it by exec, talk to it, notice its end or its silence, stop it for certain.
 
 Started by exec and never forked: a fork after an evaluation hangs the child. It ends with this process in
 any case, since its socket closes then. Knows the protocol's framing and nothing of requests.
+
+Orders are written by a thread of their own: a child that does not read would otherwise hold whoever sends, and the
+lock that sender holds, for as long as it likes.
 """
 
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +25,7 @@ import msgspec
 import structlog
 
 from workers.engine import protocol
+from workers.host.watch import LOOK_SECONDS, Patience, Watch
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +44,7 @@ class EngineChild:
         options: Mapping[str, object],
         on_report: Callable[[EngineChild, Any], None],
         on_exit: Callable[[EngineChild, int | None], None],
+        patience: Patience = Patience(),  # noqa: B008  frozen
     ):
         ours, theirs = socket.socketpair()
         arguments = [f"--{name}={value}" for name, value in options.items()]
@@ -53,25 +60,28 @@ class EngineChild:
         finally:
             theirs.close()
         self._socket = ours
-        self._send_lock = threading.Lock()
+        self._orders: queue.SimpleQueue[protocol.Order | None] = queue.SimpleQueue()
         self._on_report, self._on_exit = on_report, on_exit
-        self._thread = threading.Thread(target=self._read, name=f"engine-{self.pid}", daemon=True)
+        self._watch = Watch(patience)
+        self._heard = self._ready = False
+        self._in_turn = 0.0
+        self._began = time.monotonic()
+        self._ended = threading.Event()
+        duties = {"engine": self._read, "orders": self._write, "watch": self._look}
+        self._threads = [threading.Thread(target=duty, name=f"{name}-{self.pid}", daemon=True) for name, duty in duties.items()]
 
     def listen(self) -> None:
         """Begin to call back; separate from construction so that the owner can note the child first."""
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def send(self, order: protocol.Order) -> None:
-        """Hand an order over. A dead child swallows it; its end is reported through ``on_exit``."""
-        try:
-            with self._send_lock:
-                self._socket.sendall(protocol.pack(order))
-        except OSError:
-            return
+        """Hand an order over; never blocks. A dead child swallows it; its end is reported through ``on_exit``."""
+        self._orders.put(order)
 
     def kill(self) -> None:
         """End it now. Its end is reported through ``on_exit`` as any other."""
@@ -88,6 +98,12 @@ class EngineChild:
             self._process.wait()
 
     def _handle(self, report: Any) -> None:
+        self._heard = True
+        if isinstance(report, protocol.Alive):
+            self._in_turn = report.in_turn
+            return
+        self._in_turn = 0.0
+        self._ready = self._ready or isinstance(report, protocol.Ready)
         try:
             self._on_report(self, report)
         except Exception:  # a defect in handling one report must not end the reading of all others
@@ -102,5 +118,24 @@ class EngineChild:
             log.error("engine.bad_message", pid=self.pid, reason=str(error))
         self.kill()  # a child that closed its socket has nothing left to say
         status = self._process.wait()
+        self._ended.set()
+        self._orders.put(None)
         self._socket.close()
         self._on_exit(self, status)
+
+    def _write(self) -> None:
+        while (order := self._orders.get()) is not None:
+            try:
+                self._socket.sendall(protocol.pack(order))
+            except OSError:
+                return
+
+    def _look(self) -> None:
+        while not self._ended.wait(LOOK_SECONDS):
+            heard, self._heard = self._heard, False
+            age = time.monotonic() - self._began
+            reason = self._watch.look(heard=heard, ready=self._ready, in_turn=self._in_turn, age=age)
+            if reason is not None:
+                log.error("engine.hung", pid=self.pid, reason=reason, in_turn=self._in_turn)
+                self.kill()
+                return

@@ -12,18 +12,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import structlog
 from tokenizers import Tokenizer
 
-from mlxplatform.inference.contract import Admitted, Embedded, Event, Failed, Finished, Scored, Usage, Waiting
+from mlxplatform.inference.contract import Admitted, Event, Failed, Waiting
 from mlxplatform.library.local_models import LocalModel
 from workers.engine import protocol
-from workers.host import healing
+from workers.host import answering, healing
 from workers.host.child import EngineChild
 from workers.host.gpu_lease import PASSED, Gate
 from workers.host.journal import Entry, new_number
+from workers.host.mounts import Mounts
+from workers.host.watch import Patience
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +53,7 @@ class Engine:
         flush: Callable[[], None],
         on_end: Callable[[Engine], None],
         gated: Callable[[Engine, str], Gate] | None = None,
+        patience: Patience = Patience(),  # noqa: B008  frozen
     ):
         self.model = model
         self.tokenizer = Tokenizer.from_file(str(model.path / "tokenizer.json"))
@@ -61,16 +65,21 @@ class Engine:
         self.pinned = False
         self.load_seconds = 0.0
         self._options, self._host, self._flush, self._on_end = dict(options), host, flush, on_end
+        self._patience = patience
         self._lock = threading.RLock()
         self._entries: dict[int, Entry] = {}
         self._sent: set[int] = set()
-        self._mounted: set[str] = set()
+        self.mounts = Mounts(lambda order: self._child.send(order))
+        #: Adapters mounted by hand: a new child gets them again.
+        self._wanted: dict[str, Path] = {}
         self._suspects: deque[Entry] = deque()
         self._trial: Entry | None = None
         self._start_deaths = 0
         self._deadline = 0.0
         self._began = time.monotonic()
         self._ready = threading.Event()
+        #: Bytes the present child was told it may use.
+        self._told_budget: object = None
         self._gate = gated(self, model.id) if gated is not None else None
         if self._gate is not None:
             self._deadline = PASSED
@@ -96,7 +105,12 @@ class Engine:
 
     def waiting(self) -> int:
         """Interactive requests beyond the slots."""
-        return max(0, self.count(rows=False) - int(str(self._options["slots"])))
+        return max(0, self.count(rows=False) - self.slots)
+
+    @property
+    def slots(self) -> int:
+        """Sequences that may run at once, as the child says once it is there."""
+        return int(self.facts.get("slots") or str(self._options["slots"]))
 
     def submit(self, entry: Entry) -> None:
         """Take a request over. It is answered through its sink from now on.
@@ -147,7 +161,7 @@ class Engine:
         """Tell requests that wait for a slot where they stand, when that changed."""
         with self._lock:
             waiting = [entry for entry in self._entries.values() if entry.waits and not entry.is_row]
-            free = max(0, int(str(self._options["slots"])) - (self.count(rows=False) - len(waiting)))
+            free = max(0, self.slots - (self.count(rows=False) - len(waiting)))
             for position, entry in enumerate(waiting[free:], start=1):
                 if entry.position != position:
                     entry.position = position
@@ -160,13 +174,42 @@ class Engine:
         self._child.send(protocol.Deadline(monotonic))
 
     def forget_adapter(self, name: str) -> None:
-        """Unmount an adapter, so that the next request naming it reads it again."""
+        """Unmount an adapter once nothing here uses it, so that the next request naming it reads it again."""
         with self._lock:
-            self._mounted.discard(name)
-            self._child.send(protocol.Unmount(0, name))
+            self._wanted.pop(name, None)
+            self.mounts.forget(name, self._adapters_in_use())
+
+    def mount(self, name: str, path: Path) -> None:
+        """Mount an adapter before anybody asks for it; ``mounts.listing()`` tells how that went."""
+        with self._lock:
+            self.last_used = time.monotonic()
+            self._wanted[name] = path
+            if self.state == "ready":
+                self.mounts.need({name: path})
+
+    def _adapters_in_use(self) -> set[str]:
+        return {name for entry in self._entries.values() for name in entry.adapters}
 
     def flush_prefix_cache(self) -> None:
         self._child.send(protocol.Flush())
+
+    def set_room(self, budget: int) -> None:
+        """Bytes this engine may use from now on, its weights included."""
+        with self._lock:
+            if self._options.get("budget") == budget:
+                return
+            self._options["budget"] = budget  # also for a child that comes after a death
+            if self.state == "ready":
+                self._tell_room()
+
+    def _tell_room(self) -> None:
+        if self._told_budget != self._options.get("budget"):
+            self._told_budget = self._options["budget"]
+            self._child.send(protocol.Room(int(str(self._told_budget))))
+
+    def shrink(self) -> None:
+        """Give back memory that nobody would miss at once."""
+        self._child.send(protocol.Shrink())
 
     def kill(self) -> None:
         """End the child by force; it comes back by itself."""
@@ -188,7 +231,8 @@ class Engine:
     # -- the child ---------------------------------------------------------------------------------------
 
     def _launch(self) -> EngineChild:
-        child = EngineChild(self.model.path, self._options, self._on_report, self._on_exit)
+        child = EngineChild(self.model.path, self._options, self._on_report, self._on_exit, self._patience)
+        self._told_budget = self._options.get("budget")
         self._child = child
         child.listen()
         return child
@@ -199,30 +243,36 @@ class Engine:
                 return
             match report:
                 case protocol.Step():
-                    self._on_step(report)
+                    self._deliver(answering.of_step(report, self._entries))
                 case protocol.Stats():
                     self.stats = report.values
                 case protocol.Ready():
                     self._on_ready(report)
+                case protocol.Facts():
+                    self.facts = {**self.facts, **report.facts}
                 case protocol.Vectors():
-                    self._on_vectors(report)
+                    self._deliver(answering.of_vectors(report, self._entries))
                 case protocol.Scores():
-                    self._on_scores(report)
+                    self._deliver(answering.of_scores(report, self._entries))
                 case protocol.Mounted():
+                    self.mounts.answered(report)
                     if report.error:
-                        log.warning("engine.adapter_refused", model=self.model.id, reason=report.error)
+                        self._wanted.pop(report.name, None)
+                        log.warning("engine.adapter_refused", model=self.model.id, adapter=report.name, reason=report.error)
                 case protocol.LoadFailed():
                     log.error("engine.load_failed", model=self.model.id, reason=report.message, detail=report.detail)
-                    self._end(Failed("model_load_failed", report.message, 502))
+                    self._end(Failed(report.code, report.message, report.status))
             self._flush()
 
     def _on_ready(self, report: protocol.Ready) -> None:
         self.facts = report.facts
-        self._mounted.clear()
+        self.mounts.reset()
+        self.mounts.need(self._wanted)
         self.load_seconds = round(time.monotonic() - self._began, 3)
         self.state = "ready"
         self._start_deaths = 0
         self._ready.set()
+        self._tell_room()
         log.info("engine.ready", model=self.model.id, after_seconds=self.load_seconds, **report.facts)
         if self._deadline:
             self._child.send(protocol.Deadline(self._deadline))
@@ -320,7 +370,8 @@ class Engine:
         if room:
             entry.room = room - prompt
         entry.admitted = True
-        events: list[Event] = [Admitted(len(entry.prepared.prompt_ids), self.model.id, self._host)]
+        told = [] if entry.resumed else [Admitted(len(entry.prepared.prompt_ids), self.model.id, self._host)]
+        events: list[Event] = [*told]
         if not entry.is_row and (position := self.waiting()):
             entry.position = position
             events.append(Waiting(position, None, "queue"))
@@ -330,11 +381,7 @@ class Engine:
     def _send(self, entry: Entry) -> None:
         self._sent.add(entry.seq)
         request, prepared = entry.request, entry.prepared
-        for name, path in entry.adapters.items():
-            if name not in self._mounted:
-                # In front of the request on the same socket: it is there in time. Its refusal is the request's.
-                self._mounted.add(name)
-                self._child.send(protocol.Mount(0, name, str(path)))
+        self.mounts.need(entry.adapters)
         if request.kind == "embedding":
             self._child.send(protocol.Embed(entry.seq, prepared.inputs, request.priority, request.dimensions))
         elif request.kind == "score":
@@ -342,49 +389,24 @@ class Engine:
         else:
             self._child.send(entry.start_order())
 
-    def _on_step(self, step: protocol.Step) -> None:
-        news: dict[int, list[Event]] = {}
-        for progress in step.progress:
-            if (entry := self._entries.get(progress.seq)) is not None:
-                entry.prefilled = progress.done
-                entry.cached = entry.cached or progress.cached
-        for token in step.tokens:
-            if (entry := self._entries.get(token.seq)) is None:
-                continue
-            events, stop = entry.take(token)
-            if events:
-                news.setdefault(entry.seq, []).extend(events)
-            if stop is not None:
-                self._child.send(protocol.Cancel(entry.seq))
-                self._close(entry, news.pop(entry.seq, []) + entry.finish("stop", stop))
-        for seq, events in news.items():
-            ended = next((end for end in step.ended if end.seq == seq), None)
-            if ended is None and (entry := self._entries.get(seq)) is not None:
-                entry.sink(events)
-        for ended in step.ended:
-            if (entry := self._entries.get(ended.seq)) is not None:
-                self._close(entry, news.get(ended.seq, []) + entry.finish(ended.reason))
-        for broken in step.broken:
-            if (entry := self._entries.get(broken.seq)) is not None:
-                self._close(entry, entry.fail(Failed(broken.code, broken.message, broken.status, broken.param)))
+    def _deliver(self, answers: list[answering.Answer]) -> None:
+        for answer in answers:
+            if answer.halt:
+                self._child.send(protocol.Cancel(answer.entry.seq))
+            if answer.over:
+                self._close(answer.entry, answer.events)
+            else:
+                answer.entry.sink(answer.events)
         if self._trial is not None and healing.acquitted(self._trial):
             self._resume()
-
-    def _on_vectors(self, report: protocol.Vectors) -> None:
-        if (entry := self._entries.get(report.seq)) is not None:
-            entry.outcome = Finished("stop", Usage(prompt=report.tokens))
-            self._close(entry, [Embedded(report.vectors, report.dimensions), entry.outcome])
-
-    def _on_scores(self, report: protocol.Scores) -> None:
-        if (entry := self._entries.get(report.seq)) is not None:
-            entry.outcome = Finished("stop", Usage(prompt=len(entry.prepared.prompt_ids), cached=report.cached))
-            self._close(entry, [Scored(report.logprobs), entry.outcome])
 
     def _close(self, entry: Entry, events: list[Event]) -> None:
         """Deliver the last events and forget the request."""
         self._entries.pop(entry.seq, None)
         self._sent.discard(entry.seq)
         self.last_used = time.monotonic()
+        if entry.adapters:
+            self.mounts.settle(self._adapters_in_use())
         entry.sink(events)
         entry.done.set()
         if entry is self._trial and self.state == "ready":

@@ -62,9 +62,14 @@ class Entry:
     created: float = field(default_factory=time.monotonic)
     first_token: float | None = None
     text: TextLayer = field(init=False)
+    #: Taken up again after another process died with it: its client has been told that it is admitted.
+    resumed: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.text = TextLayer(self.tokenizer, self.prepared.text)
+        for token in self.emitted:  # said by an earlier process, and delivered
+            self.text.push(token)
+        self.resumed = bool(self.emitted)
 
     @property
     def is_row(self) -> bool:
@@ -81,7 +86,7 @@ class Entry:
         return Start(
             seq=self.seq,
             prompt=prepared.prompt_ids,
-            emitted=self.emitted,
+            emitted=list(self.emitted),  # packed later, by another thread
             max_tokens=prepared.max_tokens if self.room is None else min(prepared.max_tokens, self.room),
             priority=request.priority,
             eos=prepared.stop_ids,

@@ -48,9 +48,11 @@ def operations(runtime: HostRuntime, publisher: Publisher) -> Mapping[str, Opera
         for engine in runtime.residency.engines():
             engine.flush_prefix_cache()
 
+    def mount(message: dict[str, Any]) -> None:
+        runtime.mount(str(message["adapter"]))
+
     def unmount(message: dict[str, Any]) -> None:
-        for engine in runtime.residency.engines():
-            engine.forget_adapter(str(message["adapter"]))
+        runtime.unmount(str(message["adapter"]))
 
     def logged(operation: Operation) -> Operation:
         def run(message: dict[str, Any]) -> None:
@@ -68,5 +70,6 @@ def operations(runtime: HostRuntime, publisher: Publisher) -> Mapping[str, Opera
         "unload": logged(unload),
         "pin": pin,
         "flush": flush_prefix_cache,
+        "mount": logged(mount),
         "unmount": unmount,
     }

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import queue
 import threading
+from array import array
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
 import redis
 import structlog
@@ -18,7 +20,6 @@ import structlog
 from mlxplatform.broker import queues
 from mlxplatform.broker.connections import BROKER_ERRORS
 from mlxplatform.inference.contract import Delivery, Event, InferenceRequest, encode
-from workers.host.journal import Sink
 
 log = structlog.get_logger(__name__)
 
@@ -30,34 +31,64 @@ EVENTS_KEPT = 100_000
 EVENTS_TTL = 3600
 
 
+def pack_ids(tokens: list[int]) -> bytes:
+    return array("I", tokens).tobytes()
+
+
+def unpack_ids(raw: bytes) -> list[int]:
+    return array("I", raw).tolist()
+
+
+#: A delivery of a request, with the ids of the tokens behind it where they are to be kept.
+Gathered = tuple[InferenceRequest, Delivery, list[int]]
+
+
+class NumberedSink:
+    """Events of one request, numbered. Called by its engine; follows the tokens of a background request, so that each
+    stored entry holds those that led to it and another process can go on behind the last."""
+
+    def __init__(self, publisher: Publisher, request: InferenceRequest, first: int, kept: int):
+        self._publisher, self._request, self._number, self._kept = publisher, request, first, kept
+        self._emitted: list[int] = []
+
+    def follow(self, emitted: list[int]) -> None:
+        """The list that will grow by each token of the request."""
+        if self._request.background:
+            self._emitted = emitted
+
+    def __call__(self, events: list[Event]) -> None:
+        if not events:
+            return
+        tokens = self._emitted[self._kept :]
+        self._kept += len(tokens)
+        self._publisher.gather(self._request, Delivery(self._request.id, self._number, events), tokens)
+        self._number += len(events)
+
+
 class Publisher:
     """``on_gone(channel)`` is called when a web process no longer listens."""
 
     def __init__(self, client: redis.Redis, on_gone: Callable[[str], None]):
         self._client, self._on_gone = client, on_gone
-        self._gathered: list[tuple[InferenceRequest, Delivery]] = []
+        self._gathered: list[Gathered] = []
         self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[list[tuple[InferenceRequest, Delivery]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[Gathered] | None] = queue.SimpleQueue()
         self._misses: dict[str, int] = defaultdict(int)
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def sink(self, request: InferenceRequest, first: int = 1) -> Sink:
-        """A sink that numbers the request's events from ``first`` and sends them where they are wanted."""
-        number = first
+    def sink(self, request: InferenceRequest, first: int = 1, kept: int = 0) -> NumberedSink:
+        """A sink that numbers the request's events from ``first`` and sends them where they are wanted.
 
-        def deliver(events: list[Event]) -> None:
-            nonlocal number
-            if not events:
-                return
-            delivery = Delivery(request.id, number, events)
-            number += len(events)
-            with self._lock:
-                self._gathered.append((request, delivery))
+        ``kept`` of the request's tokens are in the log already, from an earlier process.
+        """
+        return NumberedSink(self, request, first, kept)
 
-        return deliver
+    def gather(self, request: InferenceRequest, delivery: Delivery, tokens: list[int]) -> None:
+        with self._lock:
+            self._gathered.append((request, delivery, tokens))
 
     def flush(self) -> None:
         """Hand over what has gathered. Cheap; never blocks on Redis."""
@@ -88,13 +119,14 @@ class Publisher:
             if more is None:
                 return
 
-    def _send(self, gathered: list[tuple[InferenceRequest, Delivery]]) -> None:
+    def _send(self, gathered: list[Gathered]) -> None:
         frames: dict[str, list[Delivery]] = defaultdict(list)
         with self._client.pipeline(transaction=False) as pipe:
-            for request, delivery in gathered:
+            for request, delivery, tokens in gathered:
                 if request.stored or request.background:
                     key = queues.events_key(request.id)
-                    pipe.xadd(key, {"e": encode(delivery.events)}, id=f"{delivery.seq}-0", maxlen=EVENTS_KEPT, approximate=True)
+                    fields: Any = {"e": encode(delivery.events), **({"t": pack_ids(tokens)} if tokens else {})}
+                    pipe.xadd(key, fields, id=f"{delivery.seq}-0", maxlen=EVENTS_KEPT, approximate=True)
                     pipe.expire(key, EVENTS_TTL)
                 if request.frames:
                     frames[request.frames].append(delivery)

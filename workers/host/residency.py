@@ -19,6 +19,7 @@ from mlxplatform.library.local_models import LocalModel
 from workers.engine import platform
 from workers.host.engine import Engine
 from workers.host.gpu_lease import Gate
+from workers.host.watch import Patience
 
 log = structlog.get_logger(__name__)
 
@@ -57,16 +58,24 @@ class Residency:
         dtype: str = "auto",
         idle_seconds: float = 0.0,
         gated: Callable[[Engine, str], Gate] | None = None,
+        patience: Patience = Patience(),  # noqa: B008  frozen
     ):
         self.host, self.budget, self.dtype, self.idle_seconds = host, budget, dtype, idle_seconds
         #: Command line of an engine child from its model and the bytes it may use.
         self._options, self._flush, self._gated = options, flush, gated
+        #: How long a child may be silent before it counts as hung.
+        self.patience = patience
         self._engines: dict[str, Engine] = {}
+        #: Models being started, and what each will take; set when its engine is there, or could not be made.
+        self._starting: dict[str, tuple[int, threading.Event]] = {}
+        self._leaving: list[threading.Event] = []
         self._pinned: set[str] = set()
         #: Models whose last load or restart failed; forgotten at the next try.
         self.failed: set[str] = set()
         self._lock = threading.RLock()
         self._closed = False
+        #: Why nothing may be loaded now: set and lifted by the look at the machine's memory.
+        self.pressure: Refusal | None = None
 
     def engines(self) -> list[Engine]:
         with self._lock:
@@ -82,24 +91,87 @@ class Residency:
         Raises:
             Refusal: 503 while stopping or while everything resident is in use, 400 when it can never fit.
         """
-        with self._lock:
-            if self._closed:
-                raise Refusal(503, "engine_unavailable", "The server is stopping.", retry_after=5)
-            engine = self._engines.get(model.id)
-            if engine is not None and engine.state not in ("failed", "stopped"):
-                return engine
-            self.failed.discard(model.id)
-            plan = self.plan(model)
-            if not plan.fits:
-                raise _no_room(plan)
-            victims = [self._engines.pop(model_id) for model_id in plan.evict]
-            for victim in victims:
-                log.info("engine.evicted", model=victim.model.id, **{"for": model.id})
-                victim.stop()
-            left = self.budget - sum(declared_bytes(other.model, self.dtype) for other in self._engines.values())
-            engine = Engine(model, self._options(model, left), self.host, self._flush, self._on_end, self._gated)
-            self._engines[model.id] = engine
+        while True:
+            with self._lock:
+                found = self._look_up(model)
+            if isinstance(found, Engine):
+                return found
+            if found is None:
+                return self._start(model)
+            found.wait()
+
+    def _look_up(self, model: LocalModel) -> Engine | threading.Event | None:
+        """The engine; what to wait for while somebody else starts it; None when the caller has to start it now."""
+        if self._closed:
+            raise Refusal(503, "engine_unavailable", "The server is stopping.", retry_after=5)
+        engine = self._engines.get(model.id)
+        if engine is not None and engine.state not in ("failed", "stopped"):
             return engine
+        if model.id in self._starting:
+            return self._starting[model.id][1]
+        if self.pressure is not None:
+            raise self.pressure
+        self.failed.discard(model.id)
+        plan = self.plan(model)
+        if not plan.fits:
+            raise _no_room(plan)
+        self._starting[model.id] = (plan.needed, threading.Event())
+        for model_id in plan.evict:
+            log.info("engine.evicted", model=model_id, **{"for": model.id})
+            self._put_out(self._engines.pop(model_id))
+        return None
+
+    def _put_out(self, victim: Engine) -> None:
+        """Stop an engine beside us: it may take its whole grace, and nobody else should wait for that."""
+        gone = threading.Event()
+        self._leaving.append(gone)
+
+        def stop() -> None:
+            try:
+                victim.stop()
+            finally:
+                with self._lock:
+                    self._leaving.remove(gone)
+                gone.set()
+
+        threading.Thread(target=stop, name=f"evict-{victim.model.id}", daemon=True).start()
+
+    def _start(self, model: LocalModel) -> Engine:
+        _, started = self._starting[model.id]
+        try:
+            with self._lock:
+                leaving = list(self._leaving)
+            for gone in leaving:  # their memory is ours only when they are gone
+                gone.wait()
+            with self._lock:
+                options = self._options(model, self._left(model.id))
+            engine = Engine(model, options, self.host, self._flush, self._on_end, self._gated, self.patience)
+            with self._lock:
+                closed = self._closed
+                if not closed:
+                    self._engines[model.id] = engine
+            if closed:
+                engine.stop()
+                raise Refusal(503, "engine_unavailable", "The server is stopping.", retry_after=5)
+        finally:
+            with self._lock:
+                self._starting.pop(model.id, None)
+            started.set()
+        self.share_out()
+        return engine
+
+    def _left(self, model_id: str) -> int:
+        """Bytes for one engine beside all others, those that are being started included."""
+        taken = {other.model.id: declared_bytes(other.model, self.dtype) for other in self._engines.values()}
+        taken |= {starting: needed for starting, (needed, _) in self._starting.items()}
+        return self.budget - sum(size for other, size in taken.items() if other != model_id)
+
+    def share_out(self) -> None:
+        """Tell every engine what it may use now; models come and go beside it."""
+        with self._lock:
+            rooms = [(engine, self._left(engine.model.id)) for engine in self._engines.values()]
+        for engine, room in rooms:
+            engine.set_room(room)
 
     def plan(self, model: LocalModel) -> Plan:
         """What loading would need and whom it would put out, without doing it."""
@@ -107,6 +179,7 @@ class Residency:
             needed = declared_bytes(model, self.dtype)
             others = [engine for engine in self._engines.values() if engine.model.id != model.id]
             used = sum(declared_bytes(engine.model, self.dtype) for engine in others)
+            used += sum(size for starting, (size, _) in self._starting.items() if starting != model.id)
             evict: list[str] = []
             left = used
             for engine in sorted(others, key=lambda e: e.last_used):
@@ -139,7 +212,25 @@ class Residency:
                 raise Refusal(409, "model_in_use", "The model is answering requests; cancel them or wait.", param="model")
             del self._engines[model_id]
         engine.stop()
+        self.share_out()
         return True
+
+    def shrink(self) -> bool:
+        """Have every engine give back what nobody would miss at once; False when there is none."""
+        engines = self.engines()
+        for engine in engines:
+            engine.shrink()
+        return bool(engines)
+
+    def unload_one(self) -> bool:
+        """Unload the model used longest ago of those neither in use nor pinned; False when there is none."""
+        for engine in sorted(self.engines(), key=lambda engine: engine.last_used):
+            if not engine.busy and engine.model.id not in self._pinned:
+                try:
+                    return self.unload(engine.model.id)
+                except Refusal:
+                    continue  # a request came just now
+        return False
 
     def unload_idle(self) -> None:
         """Stop what nobody used for ``idle_seconds`` (0: never)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from mlxplatform.library.local_models import LocalModel
 from workers.host.engine import Engine, EngineGone
 from workers.host.gpu_lease import Gate
 from workers.host.journal import Entry, Sink, new_number
+from workers.host.pressure import Pressure
+from workers.host.publisher import NumberedSink
 from workers.host.residency import Residency
 from workers.prepare.client import Preparer
 from workers.prepare.model import UNSTATED_CONTEXT
@@ -31,6 +33,11 @@ log = structlog.get_logger(__name__)
 QUEUE_RETRY_AFTER = 2
 #: Cancellations remembered for requests that have not arrived yet (a cancel may overtake its request).
 EARLY_CANCELS = 10_000
+
+#: Guessing ahead by the text's own repetitions.
+NGRAM = "ngram"
+#: A request's word for "no adapter", as if the field were absent.
+NO_ADAPTER = "none"
 
 CANCELLED = Failed("cancelled", "The request was cancelled.", 499)
 
@@ -52,6 +59,10 @@ class Settings:
     threads: int = 0
     budget: int = 0
     keep_alive: float = 0.0
+    memory_floor: float = 0.0
+    draft: str = ""
+    kv_bits: int = 0
+    draft_tokens: int = 4
 
 
 class Running:
@@ -88,6 +99,7 @@ class HostRuntime:
         self.residency = Residency(
             settings.host, self._budget(), self._options, self._flush, settings.dtype, settings.keep_alive, gated
         )
+        self._pressure = Pressure(self.residency, settings.memory_floor)
         self._preparer = Preparer()
         self._preparer.start()
         self._running: dict[str, Running] = {}
@@ -96,8 +108,8 @@ class HostRuntime:
 
     # -- requests ----------------------------------------------------------------------------------------
 
-    def start(self, request: InferenceRequest, sink: Sink) -> Running:
-        """Prepare and admit one request.
+    def start(self, request: InferenceRequest, sink: Sink, emitted: Sequence[int] = ()) -> Running:
+        """Prepare and admit one request, or go on with one that said ``emitted`` in an earlier process.
 
         ``sink`` gets lists of events, ``Admitted`` first, ``Finished`` or ``Failed`` last, from another thread,
         and must not block.
@@ -107,12 +119,24 @@ class HostRuntime:
         """
         request = self._base_and_adapter(request)
         model = self._model(request)
+        if self.residency.pressure is not None:
+            raise self.residency.pressure
         self._check_room(request, model)
         adapters = self._adapters(request, model)
         prepared = self._preparer.prepare(request, model.path, context=self.context_of(model))
         for _ in range(3):  # an engine may be evicted between being found and being used
             engine = self.residency.obtain(model)
-            entry = Entry(new_number(), request, prepared, engine.tokenizer, self._closing(request.id, sink), adapters)
+            entry = Entry(
+                new_number(),
+                request,
+                prepared,
+                engine.tokenizer,
+                self._closing(request.id, sink),
+                adapters,
+                emitted=list(emitted),
+            )
+            if isinstance(sink, NumberedSink):
+                sink.follow(entry.emitted)
             running = Running(entry, engine, self._forget)
             with self._lock:
                 if self._cancelled.pop(request.id, 0) is None:
@@ -174,6 +198,29 @@ class HostRuntime:
         except Refusal as refusal:
             log.error("engine.not_loaded", model=model.id, reason=refusal.message)
 
+    def mount(self, adapter_id: str) -> None:
+        """Mount an adapter before anybody asks for it, loading its base model when needed.
+
+        Raises:
+            Refusal: there is no such adapter, or no room for its model.
+        """
+        adapter = local_adapters.find(adapter_id, self.settings.home)
+        model = local_models.find(adapter.base_model, self.settings.home) if adapter is not None else None
+        if adapter is None or model is None:
+            raise Refusal(404, "adapter_not_found", "There is no such adapter for a model of this host.", param="id")
+        self.residency.obtain(model).mount(adapter.id, adapter.path)
+
+    def unmount(self, adapter_id: str) -> None:
+        for engine in self.residency.engines():
+            engine.forget_adapter(adapter_id)
+
+    def look_after(self) -> None:
+        """Upkeep, once a second: places in line told, unused models unloaded, memory looked at."""
+        for engine in self.residency.engines():
+            engine.tell_positions()
+        self.residency.unload_idle()
+        self._pressure.look()
+
     def close(self) -> None:
         self.residency.close()
         self._preparer.close()
@@ -181,17 +228,21 @@ class HostRuntime:
     # -- inside ------------------------------------------------------------------------------------------
 
     def _base_and_adapter(self, request: InferenceRequest) -> InferenceRequest:
-        """A request for a fine-tuned name as one for its base model with its adapter."""
+        """A request for a fine-tuned name as one for its base model with its adapter; adapter "none" as no adapter."""
+        if request.adapter == NO_ADAPTER:
+            request = msgspec.structs.replace(request, adapter=None)
         tuned = local_adapters.find_name(request.model, self.settings.home)
         if tuned is None:
             return request
+        if not tuned.usable_by(request.project):
+            raise _unknown_model(request)
         joined = "+".join(filter(None, (tuned.id, request.adapter)))
         return msgspec.structs.replace(request, model=tuned.base_model, adapter=joined)
 
     def _model(self, request: InferenceRequest) -> LocalModel:
         model = local_models.find(request.model, self.settings.home)
         if model is None:
-            raise Refusal(404, "model_not_found", f"The model {request.model!r} does not exist on this host.", param="model")
+            raise _unknown_model(request)
         return model
 
     def _adapters(self, request: InferenceRequest, model: LocalModel) -> dict[str, Path]:
@@ -199,7 +250,7 @@ class HostRuntime:
         found: dict[str, Path] = {}
         for name in request.adapter.split("+") if request.adapter else []:
             adapter = local_adapters.find(name, self.settings.home)
-            if adapter is None:
+            if adapter is None or not adapter.usable_by(request.project):
                 raise Refusal(404, "adapter_not_found", f"The adapter {name!r} does not exist on this host.", param="adapter")
             if adapter.base_model and adapter.base_model != model.id:
                 message = f"The adapter {name!r} was made for {adapter.base_model}, not for {model.id}."
@@ -251,7 +302,24 @@ class HostRuntime:
             "revision": model.revision,
             "budget": budget,
             "context": self.context_of(model),
+            "draft": self._draft_for(model),
+            "draft-tokens": settings.draft_tokens,
+            "kv-bits": settings.kv_bits,
         }
+
+    def _draft_for(self, model: LocalModel) -> str:
+        """How an engine guesses ahead: as set, or the folder of the draft model; no model drafts for itself."""
+        wish = self.settings.draft
+        if wish in ("", NGRAM, model.id):
+            return "" if wish == model.id else wish
+        found = local_models.find(wish, self.settings.home)
+        if found is None:
+            log.warning("engine.no_draft_model", draft=wish, model=model.id)
+        return str(found.path) if found is not None else ""
+
+
+def _unknown_model(request: InferenceRequest) -> Refusal:
+    return Refusal(404, "model_not_found", f"The model {request.model!r} does not exist on this host.", param="model")
 
 
 _runtime: HostRuntime | None = None
@@ -290,4 +358,8 @@ def settings_from_environment() -> Settings:
         budget=env.memory_budget_mb * mib,
         row_share=min(env.row_share, env.slots - 1),
         keep_alive=float(env.keep_alive_seconds),
+        memory_floor=env.memory_floor_percent / 100,
+        draft=env.draft,
+        kv_bits=int(env.kv_bits),
+        draft_tokens=env.draft_tokens,
     )

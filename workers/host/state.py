@@ -72,6 +72,7 @@ class HostState:
             "engine": _engine_summary(main, failed=current is not None and current.id in runtime.residency.failed),
             "engines": [_engine_details(engine) for engine in engines],
             "models": self._models(current),
+            "adapters": self._adapters(engines),
             "slots": runtime.settings.slots,
             "queue_limit": runtime.settings.queue_limit,
             "active": active,
@@ -94,11 +95,36 @@ class HostState:
         home = self._runtime.settings.home
         bases = {model.id: self._model(model, current) for model in local_models.scan(home)}
         tuned = [
-            {**bases[adapter.base_model], "id": adapter.name, "base": adapter.base_model, "adapter": adapter.id, "current": False}
+            {
+                **bases[adapter.base_model],
+                "id": adapter.name,
+                "base": adapter.base_model,
+                "adapter": adapter.id,
+                "current": False,
+                "project": adapter.project,
+            }
             for adapter in local_adapters.scan(home)
             if adapter.name and adapter.fine_tune_type == "lora" and adapter.base_model in bases
         ]
         return [*bases.values(), *tuned]
+
+    def _adapters(self, engines: list[Engine]) -> list[dict[str, Any]]:
+        """Every adapter of this host, and what its base model's engine says of it."""
+        mounts = {engine.model.id: engine.mounts.listing() for engine in engines}
+        return [
+            {
+                "id": adapter.id,
+                "name": adapter.name,
+                "base_model": adapter.base_model,
+                "rank": adapter.rank,
+                "scale": adapter.scale,
+                "size_bytes": adapter.bytes,
+                "project": adapter.project,
+                "fine_tune_type": adapter.fine_tune_type,
+                **mounts.get(adapter.base_model, {}).get(adapter.id, {"state": "available"}),
+            }
+            for adapter in local_adapters.scan(self._runtime.settings.home)
+        ]
 
     def _model(self, model: local_models.LocalModel, current: local_models.LocalModel | None) -> dict[str, Any]:
         engine = self._runtime.residency.get(model.id)
@@ -148,15 +174,10 @@ class HostState:
             except Exception:  # the heartbeat must outlive whatever one reading trips over
                 log.exception("state.failed")
             try:
-                self._look_after()
+                self._runtime.look_after()
             except Exception:  # and whatever upkeep does
                 log.exception("state.upkeep_failed")
             self._stopped.wait(INTERVAL)
-
-    def _look_after(self) -> None:
-        for engine in self._runtime.residency.engines():
-            engine.tell_positions()
-        self._runtime.residency.unload_idle()
 
     def _write_row(self, state: dict[str, Any]) -> None:
         if time.monotonic() - self._row_written < ROW_INTERVAL and self._row_written:

@@ -38,6 +38,18 @@ class CallTimeout(Exception):
     """The child gave no answer in time."""
 
 
+def _wait(descriptor: int, event: int, deadline: float) -> None:
+    """Until a pipe can be used. Not by ``select``, which fails on descriptors above 1023.
+
+    Raises:
+        CallTimeout: the deadline passed first.
+    """
+    poll = select.poll()
+    poll.register(descriptor, event)
+    if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        raise CallTimeout
+
+
 class _Child:
     """One process and its two pipes."""
 
@@ -75,17 +87,13 @@ class _Child:
     def _send(self, data: bytes, deadline: float) -> None:
         view = memoryview(data)
         while view:
-            _, ready, _ = select.select([], [self._write], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                raise CallTimeout
+            _wait(self._write, select.POLLOUT, deadline)
             view = view[os.write(self._write, view) :]
 
     def _receive(self, size: int, deadline: float) -> bytes:
         parts = []
         while size > 0:
-            ready, _, _ = select.select([self._read], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                raise CallTimeout
+            _wait(self._read, select.POLLIN, deadline)
             part = os.read(self._read, min(size, 1 << 20))
             if not part:
                 raise ChildDied

@@ -16,7 +16,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from mlxplatform.inference.contract import Constraint, InferenceRequest, Refusal, Tool
 from workers.engine.tool_parsers import family
-from workers.engine.tool_parsers.layout import Family, Json, Literal, Piece, Until
+from workers.engine.tool_parsers.layout import Family, Json, Literal, OneOf, Piece, Until
 from workers.prepare.resolve import forces_call
 
 #: White space between JSON tokens: at most a line break and an indentation, so that a model cannot dawdle in it.
@@ -39,6 +39,7 @@ PARAMS = {
     "choice": "guided_choice",
     "grammar": "guided_grammar",
     "tool_call": "tool_choice",
+    "strict": "tools",
 }
 
 #: Characters with a meaning in regular expressions.
@@ -94,6 +95,8 @@ class _Lark:
             return self.rule(_json_rule(piece.schema, "tool_call"))
         if isinstance(piece, Until):
             return self.rule("/(?s:.*)/", attributes=f"[suffix={json.dumps(piece.mark, ensure_ascii=False)}]")
+        if isinstance(piece, OneOf):
+            return "(" + " | ".join(self.pieces(option) for option in piece.options) + ")"
         return f"({self.pieces(piece.pieces)})?"
 
     def pieces(self, pieces: Sequence[Piece]) -> str:
@@ -106,9 +109,46 @@ class _Lark:
 def _calls(lark: _Lark, tools: list[Tool], layout: Family, *, several: bool) -> str:
     """The expression for calls of these tools."""
     assert layout.forced is not None
-    call = lark.rule(" | ".join(lark.rule(lark.pieces(layout.forced(tool))) for tool in tools))
+    call = lark.rule(" | ".join(lark.rule(lark.pieces(_laid_out(tool, layout))) for tool in tools))
     # Only layouts with a closing mark can hold a second call.
     return f'{call} ("\\n" {call}){{0,{FORCED_CALLS - 1}}}' if several and layout.end is not None else call
+
+
+def _laid_out(tool: Tool, layout: Family) -> Sequence[Piece]:
+    assert layout.forced is not None
+    try:
+        return layout.forced(tool)
+    except ValueError as error:
+        raise _refuse("tool_call", f"This model's tool call format cannot write {error}.") from None
+
+
+def _strict_calls(tools: list[Tool], layout: Family) -> str:
+    """Free text with calls in it: wherever one begins it follows the tool's schema, for tools that ask for that.
+
+    The text before a call ends, lazily, with the mark that opens one, so the rest of the mark's call must follow.
+    """
+    lark = _Lark()
+    start = layout.starts[0]
+    bodies = []
+    for tool in tools:
+        laid_out = _laid_out(tool if tool.strict else _free(tool), layout)
+        first = laid_out[0]
+        assert isinstance(first, Literal)
+        bodies.append(lark.rule(lark.pieces([Literal(first.text.removeprefix(start)), *laid_out[1:]])))
+    opening = lark.rule(f"TEXT {json.dumps(start, ensure_ascii=False)}", attributes="[lazy]")
+    return LLMatcher.grammar_from_lark(lark.text(f"({opening} ({' | '.join(bodies)}))* TEXT") + "TEXT: /(?s:.*)/\n")
+
+
+def _free(tool: Tool) -> Tool:
+    return Tool(tool.name, tool.description, {"type": "object"})
+
+
+def _can_be_strict(layout: Family, tools: list[Tool]) -> bool:
+    """Whether calls of this layout begin with one mark and end with another, and can be laid out at all."""
+    if layout.forced is None or layout.end is None or not layout.starts:
+        return False
+    firsts = [_laid_out(tool, layout)[0] for tool in tools]
+    return all(isinstance(first, Literal) and first.text.startswith(layout.starts[0]) for first in firsts)
 
 
 def _tool_call_grammar(tools: list[Tool], tool_format: str | None, *, several: bool) -> str:
@@ -181,7 +221,11 @@ def _explained(kind: str, error: str) -> Refusal:
         reason = error.rsplit("error: ", 1)[-1].splitlines()[0] if "error: " in error else "it cannot be parsed"
         where = '"pattern" of the JSON schema' if kind.startswith("json") else "regular expression"
         return _refuse(kind, f"The {where} is not supported: {reason}.")
-    noun = {"json_schema": "JSON schema", "tool_call": "parameters schema of a tool"}.get(kind, kind)
+    noun = {
+        "json_schema": "JSON schema",
+        "tool_call": "parameters schema of a tool",
+        "strict": "parameters schema of a tool",
+    }.get(kind, kind)
     return _refuse(kind, f"The {noun} cannot be used: {error.splitlines()[0][:200]}.")
 
 
@@ -207,7 +251,9 @@ def constraint_kind(request: InferenceRequest) -> str:
     """The kind of grammar a request asks for, "" for none."""
     if forces_call(request):
         return "tool_call"
-    return request.constraint.kind if request.constraint is not None else ""
+    if request.constraint is not None:
+        return request.constraint.kind
+    return "strict" if any(tool.strict for tool in request.tools) else ""
 
 
 def compile_constraint(request: InferenceRequest, tool_format: str | None) -> str:
@@ -227,6 +273,11 @@ def compile_constraint(request: InferenceRequest, tool_format: str | None) -> st
             # The schema alone has the better messages, so it is checked alone before it is made a part.
             _check(grammar, kind)
             grammar = _json_or_calls(request.constraint, request.tools, layout)
+    elif request.tool_choice == "auto" and tool_format and any(tool.strict for tool in request.tools):
+        layout = family(tool_format)
+        if not _can_be_strict(layout, request.tools):
+            raise _refuse("strict", "This model's tool call format cannot be held to a schema; leave strict out.")
+        kind, grammar = "strict", _strict_calls(request.tools, layout)
     else:
         return ""
     _check(grammar, kind)

@@ -326,4 +326,5 @@ class Preparation:
             grammar=compiled,
             grammar_from=grammar_from if compiled else "start",
             reasoning_ids=(reasoning_ids[0], reasoning_ids[1]),
+            jump=bool(compiled) and resolve.may_jump(request),
         )

@@ -29,7 +29,7 @@ class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     ``withhold_calls`` drops the calls of a model that was told not to make any. ``channels``: the model writes
     harmony messages. ``grammar`` is the compiled constraint, "" for none; it binds from the first token, or
     from the end of reasoning that is open, or may be opened by the first token. ``reasoning_ids`` are the marks
-    of ``reasoning`` as tokens.
+    of ``reasoning`` as tokens. ``jump``: tokens that the grammar determines may be put in without choosing them.
     """
 
     stop: list[str] = []
@@ -43,6 +43,7 @@ class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     grammar: str = ""
     grammar_from: Literal["start", "reasoning", "maybe_reasoning"] = "start"
     reasoning_ids: tuple[list[int], list[int]] = ([], [])
+    jump: bool = False
 
 
 class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -61,6 +61,11 @@ def forces_call(request: InferenceRequest) -> bool:
     return request.constraint is not None and request.constraint.kind == "tool_call"
 
 
+def may_jump(request: InferenceRequest) -> bool:
+    """Whether determined tokens may be put in instead of drawn: a forced call nobody wants repeated or measured."""
+    return forces_call(request) and request.sampling.seed is None and request.logprobs is None
+
+
 def template_variables(request: InferenceRequest, source: str) -> dict[str, Any]:
     """What the template is told about thinking, plus the client's own template arguments."""
     variables = dict(request.template_kwargs)

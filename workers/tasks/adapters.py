@@ -58,6 +58,7 @@ def merge(ctx: JobContext) -> dict[str, Any]:
             "output_root": str(root),
             "output": output,
             "name": name,
+            "project": ctx.project,
         }
         result = Run(ctx, task, 0, "merge adapters").result()
     else:

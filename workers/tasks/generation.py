@@ -2,12 +2,15 @@
 
 It waits in short Python waits, so that a shutdown reaches it; 80 such threads cost nothing measurable. A
 request that only a connected client waits for is taken out of Redis when it starts: when this process dies,
-its client has been told, and a redelivered message finds nothing to do.
+its client has been told, and a redelivered message finds nothing to do. A background request stays until it has ended:
+its stored events hold the tokens behind them, and whoever gets its message again goes on behind the last.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import dramatiq
@@ -16,14 +19,16 @@ import structlog
 
 from mlxplatform.broker import queues
 from mlxplatform.broker.dramatiq_broker import get_broker
-from mlxplatform.inference.contract import Failed, InferenceRequest, Refusal, decode_events, decode_request
-from workers.host.publisher import Publisher
-from workers.host.runtime import HostRuntime
+from mlxplatform.inference.contract import Failed, Finished, InferenceRequest, Refusal, decode_events, decode_request
+from workers.host.publisher import NumberedSink, Publisher, unpack_ids
+from workers.host.runtime import HostRuntime, Running
 
 log = structlog.get_logger(__name__)
 
 #: Seconds of one wait; a shutdown is noticed this late.
 WAIT_SECONDS = 0.5
+#: Seconds a request that is taken up again waits for room before it is given up.
+RESUME_SECONDS = 120.0
 
 
 def declare(host: str, runtime: HostRuntime, publisher: Publisher, client: redis.Redis) -> Callable[[str], None]:
@@ -31,44 +36,56 @@ def declare(host: str, runtime: HostRuntime, publisher: Publisher, client: redis
 
     @dramatiq.actor(actor_name=queues.GENERATE, queue_name=queues.interactive(host), broker=get_broker())
     def generate(request_id: str) -> None:
-        request, first = take(client, request_id)
-        if request is not None:
-            run(runtime, publisher, request, first)
-            client.delete(queues.request_key(request_id))
+        taken = take(client, request_id)
+        if taken is not None:
+            run(runtime, publisher, taken)
+            if taken.request.background:
+                client.delete(queues.request_key(request_id))
 
     return generate
 
 
-def take(client: redis.Redis, request_id: str) -> tuple[InferenceRequest | None, int]:
-    """The request and the number its first event gets; None when nobody waits for it any more."""
+@dataclass(frozen=True)
+class Taken:
+    """A request to run. ``first`` is the number its next event gets, ``emitted`` what an earlier process has said of it."""
+
+    request: InferenceRequest
+    first: int = 1
+    emitted: tuple[int, ...] = ()
+
+
+def take(client: redis.Redis, request_id: str) -> Taken | None:
+    """The request; None when nobody waits for it any more, or it has ended."""
     key = queues.request_key(request_id)
     raw: Any = client.get(key)
     if raw is None:
         log.info("request.gone", request=request_id)
-        return None, 1
+        return None
     request = decode_request(raw)
-    if not request.background and not client.delete(key):
-        log.info("request.taken", request=request_id)  # by a second copy of this message, between our two calls
-        return None, 1
-    first = 1
-    if request.stored or request.background:
-        last: Any = client.xrevrange(queues.events_key(request_id), count=1)
-        if last:
-            entry_id, fields = last[0]
-            first = int(entry_id.split(b"-")[0]) + len(decode_events(fields[b"e"]))
-    return request, first
+    if not request.background:
+        if not client.delete(key):
+            log.info("request.taken", request=request_id)  # by a second copy of this message, between our two calls
+            return None
+        return Taken(request)
+    log_entries: Any = client.xrange(queues.events_key(request_id))
+    if not log_entries:
+        return Taken(request)
+    last_id, fields = log_entries[-1]
+    events = decode_events(fields[b"e"])
+    if isinstance(events[-1], Finished | Failed):
+        client.delete(key)
+        return None
+    emitted = [token for _, entry in log_entries for token in unpack_ids(entry.get(b"t", b""))]
+    log.info("request.taken_up_again", request=request_id, tokens=len(emitted))
+    return Taken(request, int(last_id.split(b"-")[0]) + len(events), tuple(emitted))
 
 
-def run(runtime: HostRuntime, publisher: Publisher, request: InferenceRequest, first: int = 1) -> None:
+def run(runtime: HostRuntime, publisher: Publisher, taken: Taken) -> None:
     """Run one request to its end, whatever that is; every outcome reaches its sink."""
-    sink = publisher.sink(request, first)
-    if first > 1:  # an earlier process of this host began it and died
-        refusal = Refusal(503, "engine_unavailable", "The server was restarted while it worked on this request.")
-        sink([refusal.failed()])
-        publisher.flush()
-        return
+    request = taken.request
+    sink = publisher.sink(request, taken.first, len(taken.emitted))
     try:
-        running = runtime.start(request, sink)
+        running = _started(runtime, sink, taken)
     except Refusal as refusal:
         log.info("request.refused", request=request.id, code=refusal.code, status=refusal.status)
         sink([refusal.failed()])
@@ -81,3 +98,15 @@ def run(runtime: HostRuntime, publisher: Publisher, request: InferenceRequest, f
         return
     while not running.done.wait(WAIT_SECONDS):
         pass
+
+
+def _started(runtime: HostRuntime, sink: NumberedSink, taken: Taken) -> Running:
+    """Start it; one that was promised an answer before waits for room instead of being refused it now."""
+    deadline = time.monotonic() + RESUME_SECONDS
+    while True:
+        try:
+            return runtime.start(taken.request, sink, taken.emitted)
+        except Refusal as refusal:
+            if taken.first == 1 or refusal.status not in (429, 503) or time.monotonic() > deadline:
+                raise
+            time.sleep(refusal.retry_after or WAIT_SECONDS)

@@ -82,6 +82,7 @@ def finetune(ctx: JobContext) -> dict[str, Any]:
             "task": "finetune",
             "job": ctx.job_id,
             "name": name,
+            "project": ctx.project,
             "source": str(model.path),
             "train": str(train),
             "valid": str(valid) if valid else "",

@@ -56,6 +56,7 @@ def _merge(task: dict[str, Any]) -> dict[str, Any]:
         "num_layers": max(config["num_layers"] for config in configs),
         "lora_parameters": {"rank": rank, "scale": 1.0, "dropout": 0.0, "keys": keys},
         "name": task["name"],
+        "project": task["project"],
         "merged_from": task["adapters"],
     }
     root = Path(task["output_root"])

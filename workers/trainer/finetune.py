@@ -322,6 +322,7 @@ def _adapter_config(task: dict[str, Any], model: nn.Module) -> dict[str, Any]:
         "base_revision": task["revision"],
         "method": task["method"],
         "name": task["name"],
+        "project": task["project"],
     }
     if task["fine_tune_type"] != "full":
         config["lora_parameters"]["keys"] = adapters.resolve_keys(model, task["target_modules"])

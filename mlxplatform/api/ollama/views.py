@@ -95,11 +95,11 @@ def listed(model: ServedModel) -> dict[str, Any]:
 
 
 async def tags(request: HttpRequest) -> dict[str, Any]:
-    return {"models": [listed(model) for model in (await served()).values()]}
+    return {"models": [listed(model) for model in (await served(request)).values()]}
 
 
 async def resident(request: HttpRequest) -> dict[str, Any]:
-    return {"models": [listed(model) for model in (await served()).values() if model.resident]}
+    return {"models": [listed(model) for model in (await served(request)).values() if model.resident]}
 
 
 async def show(request: HttpRequest) -> dict[str, Any]:
@@ -107,7 +107,7 @@ async def show(request: HttpRequest) -> dict[str, Any]:
     name = body.get("model", body.get("name"))
     if not isinstance(name, str):
         raise missing("model")
-    models = await served()
+    models = await served(request)
     model = models.get(plain_name(name))
     if model is None:
         raise model_not_found(name)

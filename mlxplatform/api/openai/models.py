@@ -37,18 +37,24 @@ def model_object(model: ServedModel) -> dict[str, Any]:
     }
 
 
-async def served() -> dict[str, ServedModel]:
-    """Every model once; the resident copy speaks for a model that several hosts have. Current models first."""
+async def served(request: HttpRequest) -> dict[str, ServedModel]:
+    """Every model that the asking project may use, once. Current models first.
+
+    The resident copy speaks for a model that several hosts have.
+    """
+    project = getattr(request, "project", "default")
     found: dict[str, ServedModel] = {}
     for host in await live_hosts():
         for model in host.models:
+            if not model.visible_to(project):
+                continue
             if model.id not in found or (model.resident and not found[model.id].resident):
                 found[model.id] = model
     return dict(sorted(found.items(), key=lambda item: (item[1].kind != "chat", not item[1].current, item[0])))
 
 
 async def list_models(request: HttpRequest) -> dict[str, Any]:
-    models = await served()
+    models = await served(request)
     return {
         "object": "list",
         "data": [model_object(model) for model in models.values()],
@@ -65,7 +71,7 @@ async def list_models(request: HttpRequest) -> dict[str, Any]:
 
 async def retrieve_model(request: HttpRequest, model_id: str) -> dict[str, Any]:
     """Any id, with slashes as they are or as %2F: the server decodes paths before routing."""
-    model = (await served()).get(model_id)
+    model = (await served(request)).get(model_id)
     if model is None:
         raise model_not_found(model_id)
     return model_object(model)

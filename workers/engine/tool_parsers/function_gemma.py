@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from mlxplatform.inference.contract import Tool
 from workers.engine.tool_parsers import gemma4
-from workers.engine.tool_parsers.layout import Call, Family
+from workers.engine.tool_parsers.layout import Family
 
-
-def _parse(markup: str, tools: list[Tool]) -> list[Call]:
-    return gemma4.FAMILY.parse(markup.replace("<escape>", '<|"|>'), tools)
-
+_START, _END, _QUOTE = "<start_function_call>", "<end_function_call>", "<escape>"
 
 FAMILY = Family(
-    parse=_parse,
-    starts=("<start_function_call>",),
-    end="<end_function_call>",
-    signs=(("<start_function_call>",),),
+    parse=lambda markup, _tools: gemma4.parse(markup, _QUOTE),
+    starts=(_START,),
+    end=_END,
+    signs=((_START,),),
+    forced=lambda tool: gemma4.pieces(tool, _START, _END, _QUOTE),
 )

@@ -7,7 +7,7 @@ import re
 
 from mlxplatform.inference.contract import Tool
 from workers.engine.tool_parsers import json_calls
-from workers.engine.tool_parsers.layout import Call, Family
+from workers.engine.tool_parsers.layout import Call, Family, Json, Literal, Piece, parameters
 from workers.engine.tool_parsers.tagged import covered
 
 
@@ -46,9 +46,19 @@ def _parse(markup: str, _tools: list[Tool]) -> list[Call]:
     return found
 
 
+def _forced(tool: Tool) -> tuple[Piece, ...]:
+    name = tool.name.replace("&", "&amp;").replace('"', "&quot;")
+    return (
+        Literal(f'<|open|>tools<|sep|><|open|>call tool="{name}"<|sep|><|open|>json<|sep|>'),
+        Json(parameters(tool)),
+        Literal("<|close|>json<|sep|><|close|>call<|sep|><|close|>tools<|sep|>"),
+    )
+
+
 FAMILY = Family(
     parse=_parse,
     starts=("<|open|>tools<|sep|>",),
     end="<|close|>tools<|sep|>",
     vocabulary=(("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"),),
+    forced=_forced,
 )

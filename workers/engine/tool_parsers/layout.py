@@ -43,7 +43,14 @@ class Maybe:
     pieces: tuple[Piece, ...]
 
 
-Piece = Literal | Json | Until | Maybe
+@dataclass(frozen=True)
+class OneOf:
+    """One of these sequences of pieces."""
+
+    options: tuple[tuple[Piece, ...], ...]
+
+
+Piece = Literal | Json | Until | Maybe | OneOf
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,8 @@ class Family:
     what is parsed. ``end`` closes the markup, None when only the end of the answer does.
     ``parse`` gets the markup between them and raises ValueError (or a KeyError, a TypeError) for
     anything it cannot read completely; an empty list means no call as well.
-    ``forced`` lays out one call of one tool, for answers that must be a call; None when that is not offered.
+    ``forced`` lays out one call of one tool, for answers that must be a call; None when that is not offered. It raises
+    ValueError for a tool whose names this layout cannot write.
     """
 
     parse: Callable[[str, list[Tool]], list[Call]]
@@ -85,6 +93,30 @@ def parameters(tool: Tool) -> dict[str, Any]:
     if "properties" not in schema or schema.keys() & _SPEAKS_OF_OTHERS:
         return schema
     return {**schema, "additionalProperties": False}
+
+
+def listed(tool: Tool, argument: Callable[[str, Any], tuple[Piece, ...]]) -> tuple[Piece, ...]:
+    """Arguments with commas between them: the required ones, then any of the others, each in schema order.
+
+    ``argument`` lays out one, from its key and schema.
+    """
+    schema = parameters(tool)
+    properties = schema.get("properties") or {}
+    required = [key for key in properties if key in (schema.get("required") or [])]
+    optional = [argument(key, value) for key, value in properties.items() if key not in required]
+    comma = Literal(",")
+
+    def following(rest: list[tuple[Piece, ...]]) -> list[Piece]:
+        return [Maybe((comma, *pieces)) for pieces in rest]
+
+    pieces: list[Piece] = []
+    for index, key in enumerate(required):
+        pieces += [*([comma] if index else []), *argument(key, properties[key])]
+    if required:
+        return (*pieces, *following(optional))
+    if not optional:
+        return ()
+    return (Maybe((OneOf(tuple((*first, *following(optional[at + 1 :])) for at, first in enumerate(optional))),)),)
 
 
 def named(tools: list[Tool], name: str) -> Tool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from mlxplatform.inference.contract import Tool
-from workers.engine.tool_parsers.layout import Call, Family
-from workers.engine.tool_parsers.tagged import covered
+from workers.engine.tool_parsers.layout import Call, Family, Literal, Piece
+from workers.engine.tool_parsers.tagged import argument_pieces, covered
 from workers.engine.tool_parsers.values import decoded, property_schema
 
 _INVOKE = re.compile(r"<atem:invoke\b[^>]*?\bname=\"([^\"]+)\"[^>]*>(.*?)</atem:invoke>", re.DOTALL)
@@ -27,9 +27,16 @@ def _parse(markup: str, tools: list[Tool]) -> list[Call]:
     return found
 
 
+def _forced(tool: Tool) -> tuple[Piece, ...]:
+    arguments = argument_pieces(tool, lambda key: f'<atem:parameter name="{key}">', "</atem:parameter>")
+    opening = f'<atem:function_calls><atem:invoke name="{tool.name}">'
+    return Literal(opening), *arguments, Literal("</atem:invoke></atem:function_calls>")
+
+
 FAMILY = Family(
     parse=_parse,
     starts=("<atem:function_calls>",),
     end="</atem:function_calls>",
     signs=(("<atem:function_calls>",),),
+    forced=_forced,
 )

@@ -6,11 +6,14 @@ Read as a syntax tree, never run. Nested containers hold JSON's true, false and 
 from __future__ import annotations
 
 import ast
+import json
+import keyword
+import warnings
 from typing import Any
 
 from mlxplatform.inference.contract import Tool
 from workers.engine.tool_parsers import json_calls
-from workers.engine.tool_parsers.layout import Call, Family
+from workers.engine.tool_parsers.layout import Call, Family, Json, Literal, Piece, listed
 
 _JSON_NAMES = {"true": True, "false": False, "null": None}
 
@@ -30,14 +33,22 @@ def _dotted(node: ast.expr) -> str:
     raise ValueError("not a name")
 
 
-def _call(node: ast.expr) -> Call:
+def _value(node: ast.expr, text: str) -> Any:
+    """JSON first: its strings know escapes that mean something else in Python."""
+    try:
+        return json.loads(ast.get_source_segment(text, node) or "")
+    except ValueError:
+        return ast.literal_eval(_JsonNames().visit(node))
+
+
+def _call(node: ast.expr, text: str) -> Call:
     if not isinstance(node, ast.Call) or node.args:
         raise ValueError("not a call with keyword arguments")
     arguments: dict[str, Any] = {}
-    for keyword in node.keywords:
-        if keyword.arg is None:
+    for given in node.keywords:
+        if given.arg is None:
             raise ValueError("unpacked arguments")
-        arguments[keyword.arg] = ast.literal_eval(_JsonNames().visit(keyword.value))
+        arguments[given.arg] = _value(given.value, text)
     return _dotted(node.func), arguments
 
 
@@ -46,11 +57,25 @@ def _parse(markup: str, _tools: list[Tool]) -> list[Call]:
     if text.startswith(("{", "[{")):
         return json_calls.calls(text)
     try:
-        tree = ast.parse(text, mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes that are JSON's and not Python's
+            tree = ast.parse(text, mode="eval").body
     except (SyntaxError, MemoryError):
         raise ValueError("not Python") from None
     nodes = tree.elts if isinstance(tree, ast.List) else [tree]
-    return [_call(node) for node in nodes]
+    return [_call(node, text) for node in nodes]
+
+
+def _argument(key: str, schema: Any) -> tuple[Piece, ...]:
+    if not key.isidentifier() or keyword.iskeyword(key):
+        raise ValueError(f"the argument name {key!r}")
+    return Literal(f"{key}="), Json(schema)
+
+
+def _forced(tool: Tool) -> tuple[Piece, ...]:
+    if not all(part.isidentifier() and not keyword.iskeyword(part) for part in tool.name.split(".")):
+        raise ValueError(f"the tool name {tool.name!r}")
+    return Literal(f"<|tool_call_start|>[{tool.name}("), *listed(tool, _argument), Literal(")]<|tool_call_end|>")
 
 
 FAMILY = Family(
@@ -59,4 +84,5 @@ FAMILY = Family(
     end="<|tool_call_end|>",
     signs=(("<|tool_list_start|>",), ("<|tool_call_start|>",)),
     vocabulary=(("<|tool_call_start|>", "<|tool_call_end|>"),),
+    forced=_forced,
 )
