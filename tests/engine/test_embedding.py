@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 
+import mlx.core as mx
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from mlxplatform.inference.contract import Embedded, Failed, Finished, Scored
 from tests.engine.conftest import EMBEDDER, Answer, Host
+from workers.engine import loading
 
 TEXTS = ["A man is eating food.", "Someone eats a meal.", "The stock market fell today.", "A cat sleeps on the sofa."]
 
@@ -80,3 +87,24 @@ def test_a_second_question_about_the_same_state_reuses_its_cache(shared_host: Ho
     assert end.usage.cached > 0.7 * end.usage.prompt
     fresh, _ = score(shared_host, state + "Is grass green?", ["yes", "no"])
     assert again == pytest.approx(fresh, abs=1e-3)
+
+
+def test_a_decoder_made_for_embeddings_uses_its_last_token(make_host: Callable[..., Host], models_home: Path) -> None:
+    """As Qwen3-Embedding is laid out: a decoder's directory with sentence-transformers' files beside it."""
+    folder = models_home / "models" / "tiny-embedding"
+    shutil.copytree(models_home / "models" / "tiny", folder)
+    (folder / "modules.json").write_text(json.dumps([{"type": "sentence_transformers.models.Normalize"}]))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_lasttoken": True}))
+    try:
+        host = make_host()
+        found = vectors(host.ask(model="tiny-embedding", kind="embedding", messages=[], inputs=[TEXTS[0], "word " * 40]))
+        model = loading.load(folder, "float32", "cpu").model
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        for text, vector in zip((TEXTS[0], "word " * 40), found, strict=True):
+            last = np.array(model.model(mx.array([tokenizer.encode(text).ids]))[0, -1])
+            assert np.allclose(vector, last / np.linalg.norm(last), atol=1e-4)
+        told = host.ask(model="tiny-embedding", kind="embedding", messages=[], inputs=[TEXTS[0]], instruction="Find the dish")
+        assert not np.allclose(vectors(told)[0], found[0], atol=1e-3)
+    finally:
+        shutil.rmtree(folder)
