@@ -28,6 +28,9 @@ LOADED_MODELS = 4
 #: A generation primer ("<|im_start|>assistant\n<think>\n") longer than this is a failed probe (tokens).
 LONGEST_PRIMER = 64
 
+#: How embedding models that follow instructions (Qwen3-Embedding, E5-instruct) read a query.
+QUERY = "Instruct: {}\nQuery:"
+
 #: Begins the message of a harmony answer that the user sees.
 _FINAL_HEADER = "<|channel|>final<|message|>"
 
@@ -171,7 +174,10 @@ class Preparation:
             raise resolve.too_long(tokens * len(text) // len(beginning), window, estimated=True)
 
     def _input_ids(self, request: InferenceRequest, loaded: _Loaded) -> list[list[int]]:
-        return [loaded.encoder.encode_raw(item) if isinstance(item, str) else list(item) for item in request.inputs or []]
+        instructed = QUERY.format(request.instruction) if request.instruction else ""
+        return [
+            loaded.encoder.encode_raw(instructed + item) if isinstance(item, str) else list(item) for item in request.inputs or []
+        ]
 
     def _embedding(self, request: InferenceRequest, loaded: _Loaded, window: int) -> Prepared:
         inputs = self._input_ids(request, loaded)
