@@ -4,17 +4,20 @@ PY = .venv/bin/python
 PYTEST = $(PY) -m pytest
 PATHS = mlxplatform workers tests manage.py
 
-.PHONY: help run test drill bench lint format chromium blas clean install install-dev
+.PHONY: help run test test-postgres drill bench lint format chromium blas postgres jq clean install install-dev
 
 help:
 	@echo "make run        start the platform      (PORT=9000 MODEL=<id> make run)"
 	@echo "make test       all tests               (TESTS=tests/unit for a part)"
+	@echo "make test-postgres   what depends on the database, on a private PostgreSQL (TESTS=… for a part)"
 	@echo "make drill      long fault drills: kill -9, broker loss, full disk"
 	@echo "make bench      measurements, printed as a table"
 	@echo "make lint       ruff, mypy, import directions"
 	@echo "make format     let ruff rewrite the sources"
 	@echo "make chromium   install the browser the browser tests drive"
 	@echo "make blas       Linux: install a fast BLAS for CPU engines"
+	@echo "make postgres   install the server that the tests on PostgreSQL start"
+	@echo "make jq         install what the guide's demo needs"
 	@echo "make clean      remove .venv and caches; the data directory stays"
 
 install:
@@ -30,6 +33,9 @@ TESTS = tests
 
 test: install-dev
 	@$(PYTEST) $(TESTS) -m "not drill and not bench"
+
+test-postgres: install-dev
+	@$(PY) -m tests.on_postgres $(if $(filter-out tests,$(TESTS)),$(TESTS) -m "not drill and not bench")
 
 drill: install-dev
 	@$(PYTEST) $(TESTS) -m drill
@@ -52,6 +58,12 @@ chromium:
 
 blas:
 	@sh .ci/blas
+
+postgres:
+	@sh .ci/postgres
+
+jq:
+	@sh .ci/jq
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .bench

@@ -38,13 +38,13 @@ def chores() -> list[Chore]:
     from mlxplatform.inference import history
     from mlxplatform.jobs import retention
     from mlxplatform.jobs.sweep import Sweeper
-    from mlxplatform.rows import sweep as rows
+    from mlxplatform.rows.sweep import Sweeper as RowSweeper
     from mlxplatform.schedules import service as schedules
     from mlxplatform.webhooks import service as webhooks
 
     return [
         Chore("jobs", 1.0, Sweeper().sweep),
-        Chore("rows", 2.0, rows.sweep),
+        Chore("rows", 2.0, RowSweeper().sweep),
         Chore("files", 300.0, files.sweep),
         Chore("dataset previews", 3600.0, datasets.sweep_previews),
         Chore("history", 30.0, history.sweep),

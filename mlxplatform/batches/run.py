@@ -54,6 +54,8 @@ READ_LINES = 64
 HOST_WAIT_S = 1.0
 #: Seconds between progress events: a batch may run for a day.
 TELL_S = 3.0
+#: What a line gets that met a defect of ours.
+DEFECT = Refusal(500, "internal_error", "This line could not be processed.")
 
 
 def run(ctx: JobContext) -> dict[str, Any]:
@@ -190,6 +192,9 @@ class _Lines:
             return answering.parse(self._protocol, line)
         except Refusal as refusal:
             return refusal
+        except Exception:  # a defect met by one line costs that line
+            log.exception("batch_line_not_read", batch=self._batch.id, line=line.number)
+            return DEFECT
 
     async def _begin(self, pool: RowPool, block: list[_Parsed]) -> None:
         """Ask for the calls of a block of lines; those that cannot run have their outcome at once."""
@@ -226,7 +231,12 @@ class _Lines:
         if not line.missing:
             del self._open[number]
             answers = [answer for answer in line.answers if answer is not None]
-            outcome = answering.outcome(self._batch, self._protocol, line.line, line.parsed, answers, int(time.time()))
+            try:
+                outcome = answering.outcome(self._batch, self._protocol, line.line, line.parsed, answers, int(time.time()))
+            except Exception:  # as above
+                log.exception("batch_line_not_written", batch=self._batch.id, line=number)
+                self._refuse(line.line, DEFECT)
+                return
             self._outcomes.append(outcome)
 
     async def _wait(self, pool: RowPool) -> None:

@@ -1,8 +1,9 @@
 """Connections to Redis or Valkey: one client per process (and per event loop for asyncio).
 
-Knows the URL and the four defaults of redis-py 8 that must not stay: a 5 s socket timeout (it breaks every
-longer blocking read), a pool of 100, silent half-dead connections, and a retry ladder of several seconds that
-would turn "the broker is down" into a hanging request. Knows no keys and no messages.
+Knows the URL and the four defaults of redis-py 8 that must not stay: a socket timeout of 5 s for event loops (it
+breaks every longer blocking read; they bound their waits themselves), a pool of 100, silent half-dead connections,
+and a retry ladder of several seconds that would turn "the broker is down" into a hanging request. Knows no keys and
+no messages.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from redis.retry import Retry
 
 #: Seconds to wait for the broker to accept a connection. It is local or one hop away.
 CONNECT_TIMEOUT = 3.0
+#: Seconds a thread waits for an answer of a broker that accepts connections but hangs (stopped, or swapping). Longer
+#: than any blocking read of ours: those wait a second or two at a time.
+ANSWER_TIMEOUT = 6.0
 #: Seconds of idleness after which a pooled connection is pinged before use.
 HEALTH_CHECK_INTERVAL = 30
 #: Waiting consumers hold a connection each, so the pool is bounded by file descriptors, not by itself.
@@ -44,7 +48,7 @@ def sync_client() -> redis.Redis:
         if client is None:
             client = _sync[url] = redis.Redis.from_url(
                 url,
-                socket_timeout=None,
+                socket_timeout=ANSWER_TIMEOUT,
                 socket_connect_timeout=CONNECT_TIMEOUT,
                 health_check_interval=HEALTH_CHECK_INTERVAL,
                 max_connections=MAX_CONNECTIONS,

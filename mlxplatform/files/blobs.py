@@ -6,6 +6,7 @@ something in the incoming folder, which nobody reads and the sweep removes.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import secrets
@@ -92,7 +93,7 @@ def write(blob_id: str, pieces: Iterable[bytes], *, limit: int | None = None) ->
                 md5.update(piece)
             publish(file, path, blob_id)
     except OSError as error:
-        if error.errno in {28, 122}:  # no space left, quota exceeded
+        if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
             raise Refusal(507, "disk_full", "The server has no space left for this file.") from None
         raise
     return Written(size, sha.hexdigest(), md5.hexdigest())

@@ -13,6 +13,7 @@ from django.db.models import Sum
 from django.http import HttpRequest
 from django.utils import timezone
 
+from mlxplatform.accounts import audit
 from mlxplatform.files import blobs, receiving, service
 from mlxplatform.files.models import Upload, UploadPart, new_part_id
 from mlxplatform.files.names import base_name
@@ -105,18 +106,25 @@ def _complete(request: HttpRequest, upload_id: str, body: dict[str, Any]) -> dic
     wanted = body.get("md5")
     if wanted is not None and wanted != _md5(ids):
         raise Refusal(400, "checksum_mismatch", "The parts' MD5 is another one.", param="md5")
-    with transaction.atomic():
-        _pending(request, upload_id)
-        file = service.store(
-            _joined(ids),
-            upload.filename,
-            upload.purpose,
-            project=upload.project,
-            created_by=upload.created_by,
-            expires_at=service.expiry(upload.purpose, upload.file_seconds),
-        )
-        upload.status, upload.file = "completed", file
-        upload.save(update_fields=["status", "file"])
+    # Before the transaction: joining gigabytes must not keep every other writer waiting.
+    file = service.store(
+        _joined(ids),
+        upload.filename,
+        upload.purpose,
+        project=upload.project,
+        created_by=upload.created_by,
+        expires_at=service.expiry(upload.purpose, upload.file_seconds),
+    )
+    try:
+        with transaction.atomic():
+            upload = _pending(request, upload_id)
+            upload.status, upload.file = "completed", file
+            upload.save(update_fields=["status", "file"])
+            what = {"filename": file.filename, "bytes": file.bytes, "upload": upload.id}
+            audit.record(actor_of(request), "file.create", file.id, project=file.project, after=what)
+    except Refusal:
+        service.delete(file)  # somebody else completed or cancelled it meanwhile
+        raise
     return upload_json(upload)
 
 
@@ -125,6 +133,7 @@ def cancel_upload(request: HttpRequest, upload_id: str) -> dict[str, Any]:
         upload = _pending(request, upload_id)
         upload.status = "cancelled"
         upload.save(update_fields=["status"])
+        audit.record(actor_of(request), "upload.cancel", upload.id, project=upload.project, before={"status": "pending"})
     return upload_json(upload)
 
 

@@ -16,6 +16,7 @@ from django.utils.html import format_html
 from unfold.admin import ModelAdmin
 from unfold.decorators import display
 
+from mlxplatform.accounts import audit
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs.models import Job, QueuePause, Worker
 from mlxplatform.jobs.views import act
@@ -141,5 +142,14 @@ class QueuePauseAdmin(ModelAdmin):
     fields = ("queue",)
 
     def save_model(self, request: HttpRequest, obj: QueuePause, form: Any, change: bool) -> None:
-        obj.paused_by = request.user.get_username()
+        obj.paused_by = f"user:{request.user.get_username()}"
         super().save_model(request, obj, form, change)
+        audit.record(obj.paused_by, "queue.pause", obj.queue)
+
+    def delete_model(self, request: HttpRequest, obj: QueuePause) -> None:
+        super().delete_model(request, obj)
+        audit.record(f"user:{request.user.get_username()}", "queue.resume", obj.queue)
+
+    def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
+        for pause in queryset:
+            self.delete_model(request, pause)

@@ -8,11 +8,13 @@ and a reader that has seen a terminal state finds the terminal event.
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.core.serializers.json import DjangoJSONEncoder
 from django.db import connection, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
@@ -55,8 +57,17 @@ def _append(job: Job, events: Iterable[NewEvent]) -> None:
     rows = []
     for event in events:
         job.last_seq += 1
-        rows.append(JobEvent(job=job, seq=job.last_seq, type=event.type, payload=event.payload, at=event.at))
-    JobEvent.objects.bulk_create(rows, batch_size=500)
+        payload = json.dumps(event.payload, cls=DjangoJSONEncoder)
+        rows.append((job.id, job.last_seq, event.type, payload, connection.ops.adapt_datetimefield_value(event.at)))
+    if rows:
+        # By hand: through the ORM an event cost half a millisecond, most of it spent on building the statement.
+        json_of = "%s::jsonb" if connection.vendor == "postgresql" else "%s"
+        columns = "(job_id, seq, type, payload, at)"
+        with connection.cursor() as cursor:
+            cursor.executemany(
+                f"INSERT INTO {JobEvent._meta.db_table} {columns} VALUES (%s, %s, %s, {json_of}, %s)",  # noqa: S608  no data
+                rows,
+            )
 
 
 def _check_holder(job: Job, holder: Holder) -> None:

@@ -7,14 +7,17 @@ together with the last buffered events. If the worker loses the job meanwhile, n
 from __future__ import annotations
 
 import datetime as dt
+import errno
+import random
 import time
 from collections.abc import Callable
 from typing import Any
 
 import structlog
-from django.db import DatabaseError, connection, transaction
+from django.db import DatabaseError, InterfaceError, OperationalError, connection, transaction
 from django.utils import timezone
 
+from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs import kinds, moves, service, wake
 from mlxplatform.jobs.context import JobCancelled, JobContext, JobFailed, JobPaused, JobReleased, OwnershipLost
 from mlxplatform.jobs.models import Job
@@ -27,6 +30,10 @@ log = structlog.get_logger(__name__)
 #: Delays between tries to write a job's end while the database is locked or away, seconds. Their sum exceeds a
 #: minute; after that the sweeper treats the job as its owner's death.
 END_RETRIES = (0.2, 0.5, 1, 2, 5, 10, 20, 30)
+#: What a file system says that has no room: no space, over quota, over the process's limit.
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+#: Seconds a job is put off when the database or the disk is in trouble.
+TROUBLE_DELAY = 15.0
 
 
 def run_next(pulse: Pulse) -> bool:
@@ -67,16 +74,27 @@ def _attempt(job: Job, context: JobContext) -> Callable[[], Job] | None:
             return _retry_later(job, context, text(failure.message))
         return _end(context, FAILED, error=text(failure.message), error_code=failure.code[:64])
     except Exception as error:
+        if trouble := _passing(error):
+            # Nothing the job did: however long it lasts, it costs no attempt.
+            log.warning("job_put_off", kind=job.kind, trouble=trouble, error=type(error).__name__)
+            due = timezone.now() + dt.timedelta(seconds=TROUBLE_DELAY * random.uniform(0.5, 1.0))
+            message = f"{trouble}; trying again soon"
+            return _end(context, QUEUED, due_at=due, message=message, attempts=max(job.attempts - 1, 0))
         log.exception("job_crashed", kind=job.kind, attempt=job.attempts)
         if job.attempts < job.max_attempts:
             return _retry_later(job, context, "internal error")
-        return _end(context, FAILED, error=_public(error), error_code="internal_error")
+        return _end(context, FAILED, error="internal error; the server's log has the details", error_code="internal_error")
     return _end(context, DONE, result=plain(result), message="")
 
 
-def _public(error: Exception) -> str:
-    """What a client may see of an unexpected error; the details are in the log under the job's id."""
-    return "out of disk space" if getattr(error, "errno", None) == 28 else "internal error; the server's log has the details"
+def _passing(error: Exception) -> str:
+    """What is wrong around the job, in words for people; "" when it is the job that is wrong."""
+    if isinstance(error, OperationalError | InterfaceError):
+        return "the database is locked, full or away"
+    full = isinstance(error, OSError) and error.errno in FULL
+    if full or (isinstance(error, Refusal) and error.code == "disk_full"):
+        return "the disk is full"
+    return ""
 
 
 def _retry_later(job: Job, context: JobContext, why: str) -> Callable[[], Job]:

@@ -7,7 +7,7 @@ Redis; callers do that after the commit, and the sweeper does it for those who d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,7 +16,7 @@ from django.db import connection, transaction
 from django.db.models import F
 from django.utils import timezone
 
-from mlxplatform.inference.contract import encode
+from mlxplatform.inference.contract import decode_request, encode
 from mlxplatform.rows.contract import Output, RowError, RowRequest, RowResult, decode_output, encode_output, fingerprint
 from mlxplatform.rows.models import RowCall, RowChunk
 
@@ -211,9 +211,30 @@ def _write(chunk_id: str, outcomes: Sequence[Outcome], now: datetime) -> None:
             pending.update(state=RowCall.State.FAILED, error=error, ended_at=now)
 
 
-def is_ours(chunk_id: str, fence: int) -> bool:
-    """False once the chunk was cancelled or given to somebody else."""
-    return RowChunk.objects.filter(id=chunk_id, fence=fence, state=RowChunk.State.RUNNING).exists()
+def held_among(held: Collection[tuple[str, int]]) -> set[tuple[str, int]]:
+    """Which of these chunks, by id and fence, still run; the others were cancelled or given to somebody else."""
+    running = RowChunk.objects.filter(id__in=[chunk for chunk, _ in held], state=RowChunk.State.RUNNING)
+    return set(held) & set(running.values_list("id", "fence"))
+
+
+def beat(held: Collection[tuple[str, int]]) -> None:
+    """Sign of life for chunks of one process, in one statement. A beat for a chunk just lost does no harm."""
+    running = RowChunk.objects.filter(id__in=[chunk for chunk, _ in held], state=RowChunk.State.RUNNING)
+    running.update(heartbeat_at=timezone.now())
+
+
+def model_of(chunk_id: str) -> str:
+    """The model a chunk's calls are for; a chunk has calls of one model only. "" when it has none any more."""
+    request = RowCall.objects.filter(chunk=chunk_id).values_list("request", flat=True).first()
+    return decode_request(bytes(request)).model if request is not None else ""
+
+
+def move(chunk_id: str, fence: int, host: str) -> list[Sending]:
+    """Give a chunk that waits for one host to another."""
+    now = timezone.now()
+    waiting = RowChunk.objects.filter(id=chunk_id, fence=fence, state=RowChunk.State.QUEUED)
+    moved = waiting.update(host=host, fence=fence + 1, due_at=now, sent_at=now)
+    return [Sending(chunk_id, host, fence + 1)] if moved else []
 
 
 def give_back(chunk_id: str, fence: int, *, delay_s: float) -> None:

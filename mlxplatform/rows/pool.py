@@ -35,6 +35,8 @@ CHUNK_SIZE = 32
 WINDOW = 256
 #: Seconds to gather calls: short while the host may run dry, longer while it has plenty to do.
 LINGER_IDLE, LINGER_BUSY = 0.02, 0.3
+#: Seconds between looks whether the job should stop: they touch memory only.
+WATCH = 0.1
 #: Seconds between looks at SQL when nobody says that there is more.
 POLL = 1.0
 
@@ -79,7 +81,7 @@ class RowPool:
         self._failure: BaseException | None = None
 
     async def __aenter__(self) -> Self:
-        self._tasks = [asyncio.create_task(self._guarded(self._dispatch)), asyncio.create_task(self._guarded(self._collect))]
+        self._tasks = [asyncio.create_task(self._guarded(loop)) for loop in (self._dispatch, self._collect, self._watch)]
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -154,15 +156,21 @@ class RowPool:
                 self._asked.clear()
             if not wave:
                 continue
-            host = await host_for(wave[0].request.model, self.sql)
-            admission = await self.sql(
-                chunks.admit, self._job, host, wave, ancestors=self._ancestors, chunk_size=self._chunk_size
-            )
-            self._waiting.update(admission.waiting)
-            for result in admission.finished:
-                self._resolve(result)
-            if admission.sendings:
-                await self.sql(send, admission.sendings)
+            by_model: dict[str | None, list[RowRequest]] = {}
+            for row in wave:
+                by_model.setdefault(row.request.model, []).append(row)
+            for model, rows in by_model.items():
+                await self._send(model or "", rows)
+
+    async def _send(self, model: str, rows: Sequence[RowRequest]) -> None:
+        """Record calls of one model and send their chunks to a host that has it."""
+        host = await host_for(model, self.sql)
+        admission = await self.sql(chunks.admit, self._job, host, rows, ancestors=self._ancestors, chunk_size=self._chunk_size)
+        self._waiting.update(admission.waiting)
+        for result in admission.finished:
+            self._resolve(result)
+        if admission.sendings:
+            await self.sql(send, admission.sendings)
 
     async def _gather(self) -> None:
         """Wait a moment for more calls, longer while the host has enough to do anyway."""
@@ -182,7 +190,6 @@ class RowPool:
         try:
             while True:
                 finished = await signals.wait(POLL)
-                self._ctx.check()
                 if loop.time() - looked >= POLL:
                     looked, finished = loop.time(), set(self._waiting)
                 if not (wanted := self._waiting.keys() & finished):
@@ -192,6 +199,12 @@ class RowPool:
                     self._resolve(result)
         finally:
             await signals.close()
+
+    async def _watch(self) -> None:
+        """Notice that the job should stop; on its own, since results of long answers are seconds apart."""
+        while True:
+            self._ctx.check()
+            await asyncio.sleep(WATCH)
 
     def _resolve(self, result: RowResult) -> None:
         if (sink := self._sinks.pop(result.key, None)) is not None:

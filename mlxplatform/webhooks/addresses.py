@@ -1,7 +1,8 @@
 """Which addresses may be told: http(s) with a host; inside one's own network only when an administrator asks.
 
-Checked when a webhook is made and again before each delivery, on every address the name has then, because a name
-may point elsewhere later.
+Checked when a webhook is made and again at each delivery, on every address the name has then, because a name may
+point elsewhere later. A delivery then connects to an address that was checked, never to the name again: it might
+have changed its mind in between.
 """
 
 from __future__ import annotations
@@ -37,8 +38,15 @@ def check(url: object, *, private_allowed: bool) -> str:
 
 def is_public(host: str, port: int) -> bool:
     """Whether every address of the host is a public one. An unknown name is not."""
+    return bool(resolve(host, port, private_allowed=False))
+
+
+def resolve(host: str, port: int, *, private_allowed: bool) -> list[str]:
+    """The host's addresses; none if it has none, or if any of them is one that may not be told."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError):
-        return False
-    return all(ipaddress.ip_address(address[4][0]).is_global for address in found)
+        return []
+    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    allowed = private_allowed or all(ipaddress.ip_address(address).is_global for address in addresses)
+    return addresses if allowed else []

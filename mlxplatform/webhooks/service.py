@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
+import ssl
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -37,6 +38,8 @@ EVENTS = (
 RETRIES = (5, 30, 120, 600, 3600, 10800, 21600)
 #: Seconds a receiver has to answer.
 TIMEOUT = 10.0
+#: Addresses of one name tried in a delivery.
+ADDRESSES = 2
 #: Deliveries on their way at once, and taken in one round.
 SENDERS, ROUND = 8, 32
 #: Seconds a taken delivery is nobody else's; more than a round can last.
@@ -93,14 +96,27 @@ def _deliver(delivery: Delivery) -> bool:
 def _post(delivery: Delivery) -> str:
     """The status of the answer, or why there was none."""
     hook, body = delivery.webhook, delivery.body.encode()
-    host = urlsplit(hook.url).hostname or ""
-    if not may_be_private(hook) and not addresses.is_public(host, 0):
+    url = httpx.URL(hook.url)
+    found = addresses.resolve(url.host, url.port or 0, private_allowed=may_be_private(hook))
+    if not found:
         return "the address is not public"
-    headers = {"content-type": "application/json", **signing.headers(hook.secret, delivery.id, int(time.time()), body)}
+    headers = {**signing.headers(hook.secret, delivery.id, int(time.time()), body), "content-type": "application/json"}
+    answer = "the connection failed"
+    for address in found[:ADDRESSES]:
+        answer = _post_to(address, url, headers, body)
+        if answer != "the connection failed":
+            break
+    return answer
+
+
+def _post_to(address: str, url: httpx.URL, headers: dict[str, str], body: bytes) -> str:
+    """Send to this very address, as the name: the certificate and the Host header are the name's."""
+    named = {**headers, "host": url.netloc.decode("ascii")}
     try:
-        with httpx.Client(timeout=TIMEOUT, follow_redirects=False) as client:
+        # No proxy from the environment: it would look the name up for itself.
+        with httpx.Client(timeout=TIMEOUT, follow_redirects=False, trust_env=False, verify=_certificates()) as client:
             request = client.build_request(
-                "POST", hook.url, content=body, headers={**headers, "content-type": "application/json"}
+                "POST", url.copy_with(host=address), content=body, headers=named, extensions={"sni_hostname": url.host}
             )
             response = client.send(request, stream=True)  # the answer's body is nobody's business and may be endless
             response.close()
@@ -109,6 +125,11 @@ def _post(delivery: Delivery) -> str:
         return f"no answer within {TIMEOUT:.0f} s"
     except (httpx.HTTPError, httpx.InvalidURL, OSError):
         return "the connection failed"
+
+
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    return httpx.create_ssl_context()
 
 
 def may_be_private(hook: Webhook) -> bool:

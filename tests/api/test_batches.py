@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 import anthropic
+import httpx
 import openai
 import pytest
 
@@ -80,17 +81,28 @@ def test_a_batch_from_upload_to_results(sdk: openai.OpenAI) -> None:
     assert (output.purpose, output.status, output.filename) == ("batch_output", "processed", f"{batch.id}_output.jsonl")
 
 
+def shape(value: Any) -> Any:
+    """Names and types of an answer: what a program relies on."""
+    if isinstance(value, dict):
+        return {name: shape(item) for name, item in value.items()}
+    return [shape(value[0])] if isinstance(value, list) and value and isinstance(value[0], dict) else type(value)
+
+
 @pytest.mark.parametrize(("endpoint", "request_body", "kind"), [
     ("/v1/completions", {"model": "tiny", "prompt": ["a", "b"], "max_tokens": 3}, "text_completion"),
     ("/v1/responses", {"model": "tiny", "input": "Hi", "max_output_tokens": 3}, "response"),
     (CHAT, body(n=2), "chat.completion"),
+    ("/v1/embeddings", {"model": "all-minilm-l6-v2", "input": ["a", "b"]}, "list"),
+    ("/v1/embeddings", {"model": "all-minilm-l6-v2", "input": ["a", "b"], "encoding_format": "base64"}, "list"),
 ])  # fmt: skip
 def test_other_endpoints_and_several_choices(sdk: openai.OpenAI, endpoint: str, request_body: dict[str, Any], kind: str) -> None:
     done = ended(sdk, start(sdk, [line("a", endpoint, body=request_body)], endpoint))
     answer = everything(sdk, done)["a"]["response"]
     assert (answer["status_code"], answer["body"]["object"]) == (200, kind), answer
     if kind != "response":
-        assert len(answer["body"]["choices"]) == 2
+        assert len(answer["body"]["data" if kind == "list" else "choices"]) == 2
+    alone = httpx.post(f"{str(sdk.base_url).rstrip('/')}{endpoint.removeprefix('/v1')}", json=request_body, timeout=60).json()
+    assert shape(answer["body"]) == shape(alone)
 
 
 def test_duplicate_ids_fail_at_validation_and_run_nothing(sdk: openai.OpenAI) -> None:
@@ -133,6 +145,38 @@ def test_lines_that_fail_while_running_are_in_the_error_file(sdk: openai.OpenAI)
     assert {key: answer["status_code"] for key, answer in errors.items()} == {"x": 400, "y": 404, "z": 400}
     assert errors["x"]["body"]["error"]["param"] == "max_tokens"
     assert errors["y"]["body"]["error"]["code"] == "model_not_found"
+
+
+HOSTILE: list[Any] = [
+    {"messages": {"role": "user"}},
+    {"messages": [None]},
+    {"messages": [{"role": "user", "content": {"type": "text"}}]},
+    {"messages": [{"role": "wizard", "content": "Hi"}]},
+    {"model": ["tiny"]},
+    {"model": "../../etc/passwd"},
+    {"model": "ft:tiny:local:none:0"},
+    {"max_tokens": 1e300},
+    {"max_tokens": "many"},
+    {"temperature": "hot"},
+    {"stop": [1, 2]},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nothing"}}}},
+    {"tools": [{"type": "function"}]},
+    {"n": 0},
+    {"logit_bias": {"x": 500}},
+    {"stream": True},
+]
+
+
+def test_hostile_bodies_cost_only_their_own_line(sdk: openai.OpenAI) -> None:
+    lines = [line(f"bad{number}", body={**body(), **change}) for number, change in enumerate(HOSTILE)]
+    lines.insert(7, line("good"))
+    done = ended(sdk, start(sdk, lines))
+    assert (done.status, done.request_counts.completed, done.request_counts.failed) == ("completed", 1, len(HOSTILE))
+    raw = sdk.files.content(done.error_file_id).content
+    for one in map(json.loads, raw.splitlines()):
+        said = one["response"]
+        assert 400 <= said["status_code"] < 500, one
+        assert said["body"]["error"]["message"] and "Traceback" not in json.dumps(said), one
 
 
 def test_a_batch_whose_lines_all_fail_is_completed_without_output(sdk: openai.OpenAI) -> None:

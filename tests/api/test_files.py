@@ -13,6 +13,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.utils import timezone
 
+from mlxplatform.accounts.models import AuditEntry
 from mlxplatform.files import blobs, service
 from mlxplatform.files.models import StoredFile
 from tests.fixtures.sdk import openai_sdk, web  # noqa: F401  fixtures
@@ -209,6 +210,8 @@ async def test_an_upload_in_parts(openai_sdk: openai.AsyncOpenAI) -> None:  # no
         await openai_sdk.uploads.cancel(made.id)
     await sync_to_async(service.sweep)()
     assert files_on_disk() == {done.file.id}
+    entry = await AuditEntry.objects.aget(target=done.file.id)
+    assert (entry.action, entry.after["upload"]) == ("file.create", made.id)
 
 
 async def test_cancelled_and_expired_uploads_take_no_parts(openai_sdk: openai.AsyncOpenAI) -> None:  # noqa: F811

@@ -13,8 +13,9 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.test import AsyncClient, Client
 
+from mlxplatform.accounts.models import AuditEntry
 from mlxplatform.jobs import moves, service
-from mlxplatform.jobs.models import Job
+from mlxplatform.jobs.models import Job, QueuePause
 from mlxplatform.jobs.moves import Holder, NewEvent
 from tests.fixtures import job_kinds
 
@@ -273,3 +274,12 @@ def test_admin_cancels_and_retries(admin_client: Client) -> None:
         admin_client.post("/admin/jobs/job/", {"action": action, "_selected_action": [job.id]})
         job.refresh_from_db()
         assert job.state == state
+
+
+def test_admin_pauses_and_resumes_a_queue_on_record(admin_client: Client) -> None:
+    admin_client.post("/admin/jobs/queuepause/add/", {"queue": "cpu"})
+    assert QueuePause.objects.get().paused_by == "user:admin"
+    admin_client.post("/admin/jobs/queuepause/cpu/delete/", {"post": "yes"})
+    assert not QueuePause.objects.exists()
+    said = AuditEntry.objects.filter(target="cpu").order_by("id").values_list("actor", "action")
+    assert list(said) == [("user:admin", "queue.pause"), ("user:admin", "queue.resume")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -148,6 +149,27 @@ def test_a_key_cannot_make_the_server_call_into_its_network(receiver: Receiver) 
     service.deliver_due()
     assert receiver.got == []
     assert hook.deliveries.get().answer == "the address is not public"
+
+
+def test_a_name_that_changes_its_mind_is_looked_up_once(
+    client: Client, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is connected to is the address that was checked, under the name that was asked for."""
+    port, asked, real = receiver.server.server_port, [], socket.getaddrinfo
+
+    def lookup(host: Any, *rest: Any, **more: Any) -> Any:
+        if host in {"hook.test", b"hook.test"}:
+            asked.append(host)
+            return real("127.0.0.1" if len(asked) == 1 else "127.0.0.9", *rest, **more)
+        return real(host, *rest, **more)
+
+    Webhook.objects.create(url=f"http://hook.test:{port}/hook", created_by="local")
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    end_a_job()
+    assert service.deliver_due() == 1
+    ((headers, _),) = receiver.got
+    assert {name.lower(): value for name, value in headers.items()}["host"] == f"hook.test:{port}"
+    assert len(asked) == 1
 
 
 def test_delete(client: Client, receiver: Receiver) -> None:

@@ -2,8 +2,9 @@
 
     python -m tests.benchmarks.bare_batch MODEL_DIR
 
-Each line on stdin is ``{"messages": [[...], ...], "max_tokens": n}``; the answer is one line with tokens and seconds,
-prefill included. The same BLAS, threads and weights type as an engine child, set by the same module.
+Each line on stdin is ``{"messages": [[...], ...], "max_tokens": n}``, with ``"ends": true`` when answers may end before;
+the answer is one line with tokens and seconds, prefill included. The same BLAS, threads and weights type as an engine
+child, set by the same module.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def main() -> None:
         order = json.loads(line)
         prompts = [tokenizer.apply_chat_template(one, add_generation_prompt=True, return_dict=False) for one in order["messages"]]
         began = time.perf_counter()
-        generator = BatchGenerator(loaded.model, max_tokens=order["max_tokens"])
+        ends = [[tokenizer.eos_token_id]] if order.get("ends") else None
+        generator = BatchGenerator(loaded.model, max_tokens=order["max_tokens"], stop_tokens=ends)
         generator.insert(prompts)
         tokens, running = 0, len(prompts)
         while running:

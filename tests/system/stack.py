@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import httpx
+import psycopg
 
 from tests.fixtures import tiny_model
 
@@ -230,7 +231,10 @@ class Stack:
         return anthropic.Anthropic(base_url=self.base_url, api_key="any", **{"max_retries": 0, "timeout": 60, **options})
 
     def sql(self, query: str, *arguments: object) -> list[tuple[Any, ...]]:
-        """Read the platform's own database, beside it."""
+        """Read the platform's own database, beside it. Values stand for question marks."""
+        if url := self._environ.get("DATABASE_URL"):
+            with psycopg.connect(url, autocommit=True) as connection:
+                return connection.execute(query.replace("?", "%s").encode(), arguments).fetchall()
         with sqlite3.connect(self.home / "db.sqlite3", timeout=20) as link:
             return link.execute(query, arguments).fetchall()
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import threading
 from collections.abc import Iterator
 
 import pytest
-import redis
 from django.db import OperationalError
 from django.utils import timezone
 
@@ -17,7 +17,7 @@ from mlxplatform.jobs.context import BUFFER_LIMIT, JobCancelled, JobContext, Own
 from mlxplatform.jobs.models import Job, QueuePause, Worker
 from mlxplatform.jobs.pulse import STRAY_BEATS, Pulse
 from mlxplatform.jobs.runner import run_next
-from mlxplatform.jobs.sweep import OWNER_TTL, Sweeper
+from mlxplatform.jobs.sweep import Sweeper
 from tests.fixtures import job_kinds
 from tests.fixtures.job_processes import wait_for
 
@@ -283,82 +283,27 @@ def test_the_beat_outlives_a_defect_in_one_tick(pulse: Pulse, monkeypatch: pytes
     pulse.end()
 
 
-class Clock:
-    """The sweeper's monotonic clock, moved by the test."""
+@pytest.mark.parametrize(
+    "error",
+    [OperationalError("database is locked"), OSError(errno.ENOSPC, "No space left"), Refusal(507, "disk_full", "No space.")],
+)
+def test_trouble_around_a_job_costs_it_no_attempt(pulse: Pulse, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    job = service.submit("test.lines", {"n": 1})
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch):
-        self.now = 1000.0
-        monkeypatch.setattr("mlxplatform.jobs.sweep.time.monotonic", lambda: self.now)
-
-
-def test_silent_owners_die_by_standing_still_not_by_wall_clock(pulse: Pulse, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, sweeper = Clock(monkeypatch), Sweeper()
-    Worker.objects.filter(pk=pulse.worker_id).update(heartbeat_at=timezone.now() - dt.timedelta(days=400))
-    assert sweeper.dead_workers() == []
-    clock.now += OWNER_TTL - 1
-    pulse.tick(beat=True)
-    assert sweeper.dead_workers() == []
-    clock.now += OWNER_TTL + 1
-    assert sweeper.dead_workers() == [pulse.worker_id]
-
-
-def test_deaths_without_progress_end_in_quarantine(pulse: Pulse) -> None:
-    job, sweeper = service.submit("test.dies", {}), Sweeper()
-    for death in (1, 2, 3):
-        assert moves.claim("cpu", f"gone-{death}").id == job.id
-        sweeper.sweep()
-        assert state_of(job) == ("failed" if death == 3 else "queued")
-    assert (job.error_code, job.attempts, job.deaths) == ("poisoned", 3, 3)
-    assert service.retry(job.id, "me").state == "queued"
-
-
-def test_deaths_with_progress_start_the_count_again(pulse: Pulse) -> None:
-    job, sweeper = service.submit("test.dies", {}), Sweeper()
-    for death in range(1, 6):
-        claimed = moves.claim("cpu", f"gone-{death}")
-        moves.append(job.id, moves.Holder(claimed.owner, claimed.fence), [], progress=death / 10)
-        sweeper.sweep()
-        assert state_of(job) == "queued"
-        assert job.deaths == 1
-
-
-def test_a_cancelled_job_whose_owner_dies_stays_cancelled(pulse: Pulse) -> None:
-    job = service.submit("test.forever", {})
-    moves.claim("cpu", "gone")
-    service.cancel(job.id)
-    Sweeper().sweep()
-    assert state_of(job) == "cancelled"
-
-
-def test_a_wiped_broker_loses_no_job(pulse: Pulse, broker: redis.Redis) -> None:
-    jobs = [service.submit("test.lines", {"n": n}) for n in range(3)]
-    broker.flushall()
-    Sweeper().sweep()
-    assert broker.llen("dramatiq:cpu") == 3
-    Sweeper().sweep()
-    assert broker.llen("dramatiq:cpu") == 3
-    assert {job.id for job in jobs} == set(Job.objects.filter(enqueued_at__isnull=False).values_list("id", flat=True))
-
-
-def test_a_broker_that_is_down_keeps_the_submission(pulse: Pulse, monkeypatch: pytest.MonkeyPatch) -> None:
-    def down(*_: object) -> None:
-        raise redis.ConnectionError("down")
+    def troubled(ctx: JobContext) -> None:
+        raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("mlxplatform.jobs.wake.enqueue", down)
-        job = service.submit("test.lines", {"n": 1})
-        Sweeper().sweep()
-    assert state_of(job) == "queued"
-    assert job.enqueued_at is None
-    Sweeper().sweep()
-    assert state_of(job) == "queued"
-    assert job.enqueued_at is not None
-
-
-def test_deadline_fails_what_has_not_begun(pulse: Pulse) -> None:
-    job = service.submit("test.lines", {"n": 1}, deadline_at=timezone.now() - dt.timedelta(seconds=1))
-    Sweeper().sweep()
-    assert (state_of(job), job.error_code) == ("failed", "deadline_exceeded")
+        patch.setattr(job_kinds, "lines", troubled)
+        for _ in range(job.max_attempts + 2):
+            Job.objects.update(due_at=timezone.now())
+            assert run_next(pulse)
+            assert (state_of(job), job.attempts, job.error) == ("queued", 0, "")
+            assert job.due_at > timezone.now()
+            assert "trying again" in job.message
+    Job.objects.update(due_at=timezone.now())
+    assert run_next(pulse)
+    assert state_of(job) == "done"
 
 
 def test_a_runner_that_logs_faster_than_it_is_written_waits(pulse: Pulse) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import pytest
@@ -11,6 +12,7 @@ from django.utils import timezone
 from mlxplatform.broker import queues
 from mlxplatform.broker.dramatiq_broker import DRAMATIQ_NAMESPACE
 from mlxplatform.inference.contract import InferenceRequest, Message, Usage
+from mlxplatform.inference.models import Host
 from mlxplatform.rows import chunks, sweep
 from mlxplatform.rows.contract import Output, RowError, RowRequest
 from mlxplatform.rows.models import RowCall, RowChunk
@@ -103,7 +105,7 @@ def test_cancelled_calls_can_be_taken_up_again() -> None:
     sending, calls = claimed(admit(1, 2))
     chunks.commit(sending.chunk, sending.fence, [answer(calls[0])], done=False)
     chunks.cancel_job(JOB)
-    assert not chunks.is_ours(sending.chunk, sending.fence)
+    assert chunks.held_among([(sending.chunk, sending.fence)]) == set()
     assert not chunks.commit(sending.chunk, sending.fence, [answer(calls[1])], done=True)
     admission = admit(1, 2)
     assert [r.key for r in admission.finished] == ["1:a"]
@@ -137,34 +139,105 @@ def test_a_death_after_progress_is_forgiven() -> None:
         assert RowChunk.objects.get(id=sending.chunk).deaths == 0
 
 
-def test_the_sweeper_sends_a_silent_owners_chunk_again(broker: redis.Redis) -> None:
+class Watch:
+    """A sweeper whose clock the test moves; it looks every two seconds as the scheduler does."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.sweeper = sweep.Sweeper(lambda: self.now)
+        self.sweep = self.sweeper.sweep
+
+    def pass_by(self, seconds: float) -> int:
+        sent = 0
+        for _ in range(int(seconds / 2)):
+            self.now += 2
+            sent += self.sweep()
+        return sent
+
+
+@pytest.fixture
+def watch(broker: redis.Redis) -> Watch:
+    return Watch()
+
+
+def alive(broker: redis.Redis, host: str, *models: str) -> None:
+    """What a living host publishes of itself, and its row."""
+    Host.objects.get_or_create(name=host)
+    entries = [{"id": model, "kind": "chat", "capabilities": ["chat"]} for model in models]
+    broker.set(queues.host_key(host), json.dumps({"host": host, "models": entries, "engine": {"state": "ready"}}))
+
+
+def messages(broker: redis.Redis, host: str) -> int:
+    return int(broker.hlen(f"{DRAMATIQ_NAMESPACE}:{queues.rows(host)}.msgs"))
+
+
+def test_the_sweeper_sends_a_silent_owners_chunk_again(watch: Watch, broker: redis.Redis) -> None:
     sending, _ = claimed(admit(1))
-    assert sweep.sweep() == 0
-    RowChunk.objects.update(heartbeat_at=timezone.now() - timedelta(seconds=sweep.OWNER_SILENCE + 1))
-    assert sweep.sweep() == 1
+    assert watch.pass_by(sweep.OWNER_SILENCE) == 0
+    chunks.beat([(sending.chunk, sending.fence)])
+    assert watch.pass_by(sweep.OWNER_SILENCE) == 0
+    assert watch.pass_by(4) == 1
     assert RowChunk.objects.get().fence == sending.fence + 1
-    assert broker.hlen(f"{DRAMATIQ_NAMESPACE}:{queues.rows('local')}.msgs") == 1
+    assert messages(broker, "local") == 1
 
 
-def test_wiped_messages_are_sent_again_and_present_ones_are_not(broker: redis.Redis) -> None:
+def test_a_wrong_clock_and_a_sleeping_sweeper_take_no_chunk_away(watch: Watch) -> None:
+    claimed(admit(1))
+    RowChunk.objects.update(heartbeat_at=timezone.now() - timedelta(hours=5))
+    assert watch.sweep() == 0
+    watch.now += 3600
+    assert watch.sweep() == 0
+
+
+def test_wiped_messages_are_sent_again_and_present_ones_are_not(watch: Watch, broker: redis.Redis) -> None:
     from mlxplatform.rows.sending import send
 
     send(admit(1, 2, size=1).sendings)
     RowChunk.objects.update(sent_at=timezone.now() - timedelta(seconds=sweep.SENDING_GRACE + 1))
-    assert sweep.sweep() == 0
+    assert watch.sweep() == 0
     broker.flushall()
-    assert sweep.sweep() == 2
+    assert watch.sweep() == 2
 
 
-def test_a_starting_host_frees_what_its_predecessor_ran(broker: redis.Redis) -> None:
-    claimed(admit(1))
+def test_a_starting_host_frees_what_its_predecessor_ran_or_had_fetched(broker: redis.Redis) -> None:
+    claimed(admit(1, 2, size=1))
     assert sweep.reclaim("elsewhere") == 0
-    assert sweep.reclaim("local") == 1
+    assert sweep.reclaim("local") == 2
+    assert messages(broker, "local") == 2
 
 
-def test_a_chunk_given_back_is_sent_when_due(broker: redis.Redis) -> None:
+def test_a_chunk_given_back_is_sent_when_due(watch: Watch) -> None:
     sending, _ = claimed(admit(1))
     chunks.give_back(sending.chunk, sending.fence, delay_s=60)
-    assert sweep.sweep() == 0
+    assert watch.sweep() == 0
     RowChunk.objects.update(due_at=timezone.now())
-    assert sweep.sweep() == 1
+    assert watch.sweep() == 1
+
+
+def test_a_chunk_put_off_before_the_clock_was_set_back_is_sent(watch: Watch) -> None:
+    sending, _ = claimed(admit(1))
+    chunks.give_back(sending.chunk, sending.fence, delay_s=3600)
+    assert watch.sweep() == 1
+
+
+def test_chunks_of_a_dead_host_move_to_a_living_one_that_has_the_model(watch: Watch, broker: redis.Redis) -> None:
+    sending, calls = claimed(admit(1, 2, 3, size=2))
+    chunks.commit(sending.chunk, sending.fence, [answer(calls[0])], done=False)
+    alive(broker, "other", "another-model")
+    watch.pass_by(sweep.HOST_SILENCE * 2)
+    assert set(RowChunk.objects.values_list("host", flat=True)) == {"local"}, "moved to a host without the model"
+    alive(broker, "other", "tiny")
+    watch.pass_by(4)
+    assert set(RowChunk.objects.values_list("host", "state")) == {("other", "queued")}
+    assert messages(broker, "other") == 2
+    assert not chunks.commit(sending.chunk, sending.fence, [answer(calls[1])], done=True)
+    moved = RowChunk.objects.get(id=sending.chunk)
+    assert [call.key for call in chunks.claim(moved.id, moved.fence, "other:1") or []] == ["2:a"]
+
+
+def test_chunks_of_a_living_host_stay_however_long_they_wait(watch: Watch, broker: redis.Redis) -> None:
+    admit(1)
+    alive(broker, "local", "tiny")
+    alive(broker, "other", "tiny")
+    watch.pass_by(sweep.HOST_SILENCE * 2)
+    assert set(RowChunk.objects.values_list("host", flat=True)) == {"local"}

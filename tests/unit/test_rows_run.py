@@ -7,14 +7,19 @@ service.
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import redis
+from django.db import OperationalError, connections
 
+from mlxplatform.broker import queues
+from mlxplatform.inference import placement
 from mlxplatform.inference.contract import (
     Admitted,
     Event,
@@ -22,7 +27,9 @@ from mlxplatform.inference.contract import (
     InferenceRequest,
     Message,
     Refusal,
+    decode_request,
 )
+from mlxplatform.inference.models import Host
 from mlxplatform.jobs.context import JobCancelled, OwnershipLost
 from mlxplatform.jobs.moves import MoveRefused
 from mlxplatform.rows import chunks, sweep
@@ -31,6 +38,7 @@ from mlxplatform.rows.models import RowCall, RowChunk
 from mlxplatform.rows.pool import RowPool
 from mlxplatform.rows.run import run_rows
 from tests.fixtures.scripted_host import ScriptedRuntime, echo, runtime
+from workers.tasks import row_pulse
 from workers.tasks import rows as actor
 
 __all__ = ["runtime"]
@@ -106,7 +114,7 @@ def test_a_host_that_takes_nothing_gets_its_chunk_later(runtime: ScriptedRuntime
 
     def sweeper() -> None:
         while not given_back.wait(0.05):
-            sweep.sweep()
+            sweep.Sweeper().sweep()
 
     thread = threading.Thread(target=sweeper)
     thread.start()
@@ -205,7 +213,7 @@ def test_a_wiped_broker_loses_nothing(runtime: ScriptedRuntime, broker: redis.Re
 
     def sweeper() -> None:
         while not stop.wait(0.05):
-            sweep.sweep()
+            sweep.Sweeper().sweep()
 
     thread = threading.Thread(target=sweeper)
     thread.start()
@@ -224,3 +232,81 @@ def wait_until(condition: Callable[[], bool]) -> None:
             return
         threading.Event().wait(0.05)
     raise AssertionError("the condition did not come true")
+
+
+def test_calls_of_several_models_go_to_hosts_that_have_them(runtime: ScriptedRuntime, broker: redis.Redis) -> None:
+    broker.set(queues.host_key("local"), host_state("local", "tiny"))
+    broker.set(queues.host_key("other"), host_state("other", "second"))
+    Host.objects.create(name="other")
+    placement.forget()
+    mixed = [msgspec.structs.replace(row, request=msgspec.structs.replace(row.request, model="second")) for row in calls(4)[2:]]
+
+    async def ask() -> dict[str, set[str]]:
+        async with RowPool(Context()) as pool:
+            for row in [*calls(2), *mixed]:
+                pool.ask(row, lambda result: None)
+            while await asyncio.to_thread(RowCall.objects.exclude(chunk=None).count) < 4:
+                await asyncio.sleep(0.01)
+            return await asyncio.to_thread(hosts_of_models)
+
+    assert asyncio.run(asyncio.wait_for(ask(), 30)) == {"tiny": {"local"}, "second": {"other"}}
+
+
+def host_state(name: str, model: str) -> str:
+    entry = {"id": model, "kind": "chat", "capabilities": ["chat"], "resident": True}
+    return json.dumps({"host": name, "models": [entry], "engine": {"state": "ready"}})
+
+
+def hosts_of_models() -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for request, host in RowCall.objects.values_list("request", "chunk__host"):
+        found.setdefault(decode_request(bytes(request)).model, set()).add(host)
+    connections.close_all()
+    return found
+
+
+def test_preparation_that_takes_long_is_not_the_owners_death(runtime: ScriptedRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_pulse, "CHECK_SECONDS", 0.01)
+    preparing, prepared = threading.Event(), threading.Event()
+
+    def slowly(text: str, number: int) -> None:
+        preparing.set()
+        assert prepared.wait(30)
+
+    runtime.refuse = slowly
+    now = [0.0]
+    sweeper = sweep.Sweeper(lambda: now[0])
+
+    def watch() -> None:
+        assert preparing.wait(30)
+        for _ in range(10):
+            before = RowChunk.objects.get().heartbeat_at
+            wait_until(lambda before=before: RowChunk.objects.get().heartbeat_at != before)  # type: ignore[misc]
+            now[0] += sweep.LOOK_MOST
+            sweeper.sweep()
+        prepared.set()
+        connections.close_all()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    (result,) = run(calls(1))
+    thread.join()
+    assert result.output is not None
+    assert (RowChunk.objects.get().fence, runtime.started["q0"]) == (1, 1)
+
+
+def test_results_wait_for_a_database_that_is_away(runtime: ScriptedRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor, "COMMIT_RETRY_SECONDS", 0.01)
+    failures, real = [], chunks.commit
+
+    def commit(*arguments: Any, **options: Any) -> bool:
+        if len(failures) < 5:
+            failures.append(1)
+            raise OperationalError("database or disk is full")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(chunks, "commit", commit)
+    results = run(calls(40))
+    assert len(results) == 40 and all(result.output for result in results)
+    assert set(runtime.started.values()) == {1}
+    assert set(RowChunk.objects.values_list("state", "fence", "deaths")) == {("done", 1, 0)}

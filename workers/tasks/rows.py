@@ -1,10 +1,10 @@
 """The actor that runs one chunk of rows on this host's engine.
 
 A chunk is claimed under its fence, its open calls are handed to the runtime all at once (the engine decides
-which of them may run beside chat), and results are committed in small batches together with a heartbeat. Losing
-the chunk (cancelled, or declared dead by the sweeper) stops its calls within half a second. The process may be
-killed anywhere: nothing is answered twice, because a commit needs the fence, and nothing is lost, because what
-was not committed is still pending.
+which of them may run beside chat), and results are committed in small batches. :mod:`workers.tasks.row_pulse` beats
+for the chunk and notices within half a second when it is lost (cancelled, or declared dead by the sweeper), which
+stops its calls. The process may be killed anywhere: nothing is answered twice, because a commit needs the fence,
+and nothing is lost, because what was not committed is still pending.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import dramatiq
 import msgspec
 import structlog
 from django.conf import settings
-from django.db import close_old_connections
+from django.db import DatabaseError, close_old_connections, connection
 
 from mlxplatform.broker import queues
 from mlxplatform.broker.dramatiq_broker import get_broker
@@ -31,13 +31,16 @@ from mlxplatform.rows.chunks import OpenCall, Outcome
 from mlxplatform.rows.contract import Output, RowError
 from mlxplatform.rows.models import RowChunk
 from mlxplatform.rows.sending import announce
+from workers.tasks.row_pulse import pulse
 
 log = structlog.get_logger(__name__)
 
 #: Seconds between commits, which bounds what a death costs, and results that are committed without waiting so long.
 COMMIT_SECONDS, COMMIT_RESULTS = 0.25, 32
-#: Seconds between looks whether the chunk is still ours, and between heartbeats when nothing finishes.
-CHECK_SECONDS, HEARTBEAT_SECONDS = 0.5, 2.0
+#: Seconds between tries to commit while the database is locked, full or away.
+COMMIT_RETRY_SECONDS = 1.0
+#: Seconds of starting calls after which what is finished meanwhile is committed first.
+STARTING_SECONDS = 2.0
 #: Times a call is started again after the engine failed under it, and the delay doubled each time, seconds.
 RESTARTS, RESTART_SECONDS = 4, 0.5
 #: Seconds before a chunk that the host cannot take now is sent again.
@@ -122,52 +125,54 @@ class ChunkRun:
         self._to_start: list[tuple[float, OpenCall]] = []
         self._restarts: dict[int, int] = {}
         self._outcomes: list[Outcome] = []
+        self._lost = False
 
     def run(self) -> None:
+        # Asked before the claim, so that nothing but work stands between a claim and its beat.
+        job = RowChunk.objects.filter(id=self.chunk_id).values_list("job", flat=True).first()
         calls = chunks.claim(self.chunk_id, self.fence, f"{settings.ENV.host_id}:{secrets.token_hex(6)}")
-        if calls is None:
+        if job is None or calls is None:
             log.debug("rows.stale_message", chunk=self.chunk_id, fence=self.fence)
             return
-        job = RowChunk.objects.values_list("job", flat=True).get(id=self.chunk_id)
         self._to_start = [(0.0, call) for call in calls]
         try:
-            self._work(job)
+            with pulse.beating(self.chunk_id, self.fence, self._on_lost):
+                self._work(job)
         except BaseException:
             # Shutdown of the worker, or a fault of ours: free the chunk for the next owner, then say so.
             self._cancel_all("aborted")
-            chunks.give_back(self.chunk_id, self.fence, delay_s=0)
+            self._give_back(0)
             raise
 
     def _work(self, job: str) -> None:
-        now = time.monotonic
-        last_commit = last_check = now()
         while True:
-            if not self._start_due(now()):
+            if not self._start_due(time.monotonic()):
                 self._flush(job, done=False)
                 self._cancel_all("aborted")
-                chunks.give_back(self.chunk_id, self.fence, delay_s=GIVE_BACK_SECONDS)
+                self._give_back(GIVE_BACK_SECONDS)
                 return
             self._take_ended()
             finished = not self._running and not self._to_start
-            if finished or self._outcomes or now() - last_commit >= HEARTBEAT_SECONDS:
-                if not self._flush(job, done=finished):
-                    self._cancel_all("aborted")
-                    return
-                if finished:
-                    return
-                last_commit = now()
-            elif now() - last_check >= CHECK_SECONDS:
-                last_check = now()
-                if not chunks.is_ours(self.chunk_id, self.fence):
-                    self._cancel_all("aborted")
-                    return
+            if not self._lost and (finished or self._outcomes) and not self._flush(job, done=finished):
+                self._lost = True
+            if self._lost:
+                self._cancel_all("aborted")
+                return
+            if finished:
+                return
+
+    def _on_lost(self) -> None:
+        """The chunk is not ours any more: called by the pulse."""
+        with self._wake:
+            self._lost = True
+            self._wake.notify()
 
     def _start_due(self, now: float) -> bool:
         """Start what is due. False: the host takes nothing more at present and nothing of ours is running."""
         due = [entry for entry in self._to_start if entry[0] <= now]
         for entry in due:
-            if time.monotonic() - now >= HEARTBEAT_SECONDS:
-                return True  # long prompts take seconds each to prepare; beat in between, or we count as dead
+            if self._lost or time.monotonic() - now >= STARTING_SECONDS:
+                return True  # long prompts take seconds each to prepare; results must not wait for all of them
             call = entry[1]
             answer = _Answer(call, self._on_end)
             try:
@@ -199,7 +204,8 @@ class ChunkRun:
 
     def _take_ended(self) -> None:
         with self._wake:
-            if not self._outcomes and (self._running or self._to_start) and not (self._running and self._enough()):
+            waits = bool(self._running or self._to_start) and not self._outcomes and not self._lost
+            if waits and not (self._running and self._enough()):
                 self._wake.wait(COMMIT_SECONDS)
             ended = list(self._ended)
             self._ended.clear()
@@ -219,13 +225,34 @@ class ChunkRun:
         self._outcomes.append(Outcome(call.id, error=_error(failed)))
 
     def _flush(self, job: str, *, done: bool) -> bool:
+        """Commit what is finished; False when the chunk turns out not to be ours.
+
+        A database that is locked, full or away loses nothing: the results are kept here and committed later.
+        """
         outcomes, self._outcomes = self._outcomes, []
-        if not chunks.commit(self.chunk_id, self.fence, outcomes, done=done):
+        while True:
+            try:
+                ours = chunks.commit(self.chunk_id, self.fence, outcomes, done=done)
+                break
+            except DatabaseError as error:
+                log.warning("rows.commit_delayed", chunk=self.chunk_id, results=len(outcomes), error=type(error).__name__)
+                connection.close()
+                with self._wake:
+                    self._wake.wait_for(lambda: self._lost, COMMIT_RETRY_SECONDS)
+                if self._lost:
+                    return False
+        if not ours:
             log.warning("rows.chunk_lost", chunk=self.chunk_id, fence=self.fence, dropped=len(outcomes))
             return False
         if outcomes:
             announce(job, [outcome.call for outcome in outcomes])
         return True
+
+    def _give_back(self, delay: float) -> None:
+        try:
+            chunks.give_back(self.chunk_id, self.fence, delay_s=delay)
+        except DatabaseError as error:
+            log.warning("rows.not_given_back", chunk=self.chunk_id, error=type(error).__name__)  # found by its silence
 
     def _cancel_all(self, reason: str) -> None:
         for running in self._running.values():
