@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 import structlog
-from django.db import OperationalError
+from django.db import InterfaceError, OperationalError, connections
 
 from mlxplatform.batches import answering, lines, protocols, results
 from mlxplatform.batches.ending import finish
@@ -276,11 +276,13 @@ class _Lines:
             return
         try:
             await self._sql(results.record, self._batch.id, self._ctx.job_id, self._ctx.holder, outcomes)
-        except OperationalError as error:
-            # Locked for longer than a writer waits: nothing is lost, the next flush writes these too.
+        except (OperationalError, InterfaceError) as error:
+            # Locked for longer than a writer waits, full or away: nothing is lost, the next flush writes these too.
             log.warning("batch_flush_delayed", batch=self._batch.id, lines=len(outcomes), error=type(error).__name__)
             self._outcomes = outcomes + self._outcomes
+            await self._sql(connections.close_all)
             self._ctx.check()
+            await asyncio.sleep(FLUSH_S)
             return
         self._done += len(outcomes)
         if self._forecast is not None:

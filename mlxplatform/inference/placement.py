@@ -18,7 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.db import close_old_connections
 
 from mlxplatform.broker import queues
 from mlxplatform.broker.connections import async_client
@@ -119,10 +121,18 @@ async def live_hosts() -> tuple[HostState, ...]:
 async def _names(now: float) -> tuple[str, ...]:
     at, names = _cache.names
     if not at or now - at >= NAMES_AGE:
-        known = [name async for name in Host.objects.values_list("name", flat=True)]
-        names = tuple(sorted({*known, settings.ENV.host_id}))
+        names = tuple(sorted({*await sync_to_async(_known_hosts)(), settings.ENV.host_id}))
         _cache.names = (now, names)
     return names
+
+
+def _known_hosts() -> list[str]:
+    """In a thread that outlives whoever asks: a connection that a database cut must not stay there for good."""
+    close_old_connections()
+    try:
+        return list(Host.objects.values_list("name", flat=True))
+    finally:
+        close_old_connections()
 
 
 def parse_state(name: str, raw: Mapping[str, Any]) -> HostState:

@@ -16,10 +16,11 @@ from types import TracebackType
 from typing import Protocol, Self
 
 import structlog
+from django.db import Error as DatabaseTrouble
 
 from mlxplatform.broker import queues
 from mlxplatform.broker.connections import BROKER_ERRORS, async_client
-from mlxplatform.jobs.context import OwnershipLost
+from mlxplatform.jobs.context import JobReleased, OwnershipLost
 from mlxplatform.jobs.moves import MoveRefused
 from mlxplatform.rows import chunks
 from mlxplatform.rows.contract import RowRequest, RowResult
@@ -40,6 +41,9 @@ WATCH = 0.1
 #: Seconds between looks at SQL when nobody says that there is more.
 POLL = 1.0
 
+
+#: What ends a pool but not its job: whoever runs the job next waits for these same chunks.
+GOES_ON = (OwnershipLost, MoveRefused, JobReleased, DatabaseTrouble)
 
 #: Takes the one result of a call, or None when there will be none: :meth:`RowPool.check` then says why.
 Sink = Callable[[RowResult | None], None]
@@ -88,8 +92,7 @@ class RowPool:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._waiting and not any(isinstance(why, OwnershipLost | MoveRefused) for why in (self._failure, error)):
-            # Not when the job was lost: its new owner waits for these same chunks.
+        if self._waiting and not any(isinstance(why, GOES_ON) for why in (self._failure, error)):
             await self.sql(chunks.cancel_job, self._job)
         self._fail(self._failure or asyncio.CancelledError())
         if self._own_sql:

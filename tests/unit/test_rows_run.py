@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 import redis
-from django.db import OperationalError, connections
+from django.db import InterfaceError, OperationalError, connections
 
 from mlxplatform.broker import queues
 from mlxplatform.inference import placement
@@ -30,7 +30,7 @@ from mlxplatform.inference.contract import (
     decode_request,
 )
 from mlxplatform.inference.models import Host
-from mlxplatform.jobs.context import JobCancelled, OwnershipLost
+from mlxplatform.jobs.context import JobCancelled, JobReleased, OwnershipLost
 from mlxplatform.jobs.moves import MoveRefused
 from mlxplatform.rows import chunks, sweep
 from mlxplatform.rows.contract import RowRequest, RowResult
@@ -167,7 +167,10 @@ def test_cancelling_the_job_stops_its_rows_and_keeps_finished_ones(runtime: Scri
     wait_until(lambda: runtime.cancelled == ["q3"])
 
 
-@pytest.mark.parametrize("lost", [OwnershipLost(JOB), MoveRefused(JOB, "held by somebody else")])
+@pytest.mark.parametrize(
+    "lost",
+    [OwnershipLost(JOB), MoveRefused(JOB, "held by somebody else"), JobReleased(JOB), OperationalError("away"), InterfaceError()],
+)
 def test_who_has_lost_the_job_leaves_its_chunks_to_the_new_owner(runtime: ScriptedRuntime, lost: Exception) -> None:
     runtime.script["q0"] = lambda number: None
     ctx = Context()

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import structlog
-from django.db import DatabaseError, connection
+from django.db import Error as DatabaseTrouble
+from django.db import connection
 
 from mlxplatform.rows import chunks
 
@@ -69,7 +70,7 @@ class ChunkPulse:
             if beat:
                 chunks.beat(runs.keys())
             held = chunks.held_among(runs.keys())
-        except DatabaseError as error:
+        except DatabaseTrouble as error:
             log.warning("rows.beat_missed", chunks=len(runs), error=type(error).__name__)
             connection.close()
             return

@@ -20,7 +20,8 @@ import dramatiq
 import msgspec
 import structlog
 from django.conf import settings
-from django.db import DatabaseError, close_old_connections, connection
+from django.db import Error as DatabaseTrouble
+from django.db import close_old_connections, connection
 
 from mlxplatform.broker import queues
 from mlxplatform.broker.dramatiq_broker import get_broker
@@ -234,7 +235,7 @@ class ChunkRun:
             try:
                 ours = chunks.commit(self.chunk_id, self.fence, outcomes, done=done)
                 break
-            except DatabaseError as error:
+            except DatabaseTrouble as error:
                 log.warning("rows.commit_delayed", chunk=self.chunk_id, results=len(outcomes), error=type(error).__name__)
                 connection.close()
                 with self._wake:
@@ -251,7 +252,7 @@ class ChunkRun:
     def _give_back(self, delay: float) -> None:
         try:
             chunks.give_back(self.chunk_id, self.fence, delay_s=delay)
-        except DatabaseError as error:
+        except DatabaseTrouble as error:
             log.warning("rows.not_given_back", chunk=self.chunk_id, error=type(error).__name__)  # found by its silence
 
     def _cancel_all(self, reason: str) -> None:
