@@ -147,8 +147,8 @@ class QueuePauseAdmin(ModelAdmin):
         audit.record(obj.paused_by, "queue.pause", obj.queue)
 
     def delete_model(self, request: HttpRequest, obj: QueuePause) -> None:
-        super().delete_model(request, obj)
         audit.record(f"user:{request.user.get_username()}", "queue.resume", obj.queue)
+        super().delete_model(request, obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
         for pause in queryset:

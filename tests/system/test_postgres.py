@@ -15,7 +15,7 @@ from tests.system.stack import ROOT, Stack
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 
 #: Those whose every line is about transactions; ``make test-postgres`` runs more.
-CORE = ("tests/unit/test_jobs_contention.py", "tests/unit/test_jobs_sweep.py", "tests/unit/test_rows_chunks.py")
+CORE = ("tests/unit/test_jobs_contention.py", "tests/unit/test_rows_chunks.py")
 
 CUT = "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
 
