@@ -10,10 +10,19 @@ conversation anew cannot make the machine ask or write anything twice.
 
 from __future__ import annotations
 
+import hashlib
+import re
 import secrets
+from typing import Any
 
 from django.db import models
+from django.db.models.functions import Lower
 from django.utils import timezone
+
+from mlxplatform.accounts.models import DEFAULT_PROJECT
+
+#: Project names that are folder names on every disk as they stand.
+_PLAIN_PROJECT = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
 def _change_id() -> str:
@@ -24,25 +33,52 @@ def _run_id() -> str:
     return f"mrun_{secrets.token_hex(8)}"
 
 
+def folder_of(project: str, name: str) -> str:
+    """Where a new vault lies below the memory's folder. No vault's name has an ``@``, so projects never collide."""
+    if project == DEFAULT_PROJECT:
+        return name
+    plain = project if _PLAIN_PROJECT.fullmatch(project) else hashlib.sha256(project.encode()).hexdigest()[:16]
+    return f"@{plain}/{name}"
+
+
 class Vault(models.Model):
-    """One wiki: a folder with a git repository, and the policy by which changes enter it."""
+    """One wiki: a folder with a git repository, and the policy by which changes enter it.
+
+    It belongs to one project; another project may have a vault of the same name. Names that differ in case
+    only are one name, since many disks would give them one folder. ``history_keys`` are the API keys whose
+    answers it may read, ``own_history`` does the same for answers asked without a key.
+    """
 
     POLICIES = (("propose", "propose every change"), ("auto", "commit what passes the gate"))
     HAND_EDITS = (("commit", "commit a person's edits by themselves first"), ("wait", "leave pages with uncommitted edits alone"))
 
-    name = models.SlugField(max_length=40, unique=True)
-    project = models.CharField(max_length=64, default="default", db_index=True)
+    name = models.SlugField(max_length=40)
+    project = models.CharField(max_length=64, default=DEFAULT_PROJECT, db_index=True)
+    folder = models.CharField(max_length=120, unique=True, editable=False, help_text="Below the memory's folder; kept for good.")
     policy = models.CharField(max_length=8, choices=POLICIES, default="propose")
     hand_edits = models.CharField(max_length=8, choices=HAND_EDITS, default="commit")
     model = models.CharField(max_length=200, default="", blank=True, help_text="Model that proposes; empty: the current one.")
     min_chunks = models.PositiveSmallIntegerField(default=2, help_text="Passages a subject needs before it gets a page.")
     note_chars = models.PositiveIntegerField(default=3000, help_text="Characters of source text in one model call.")
-    own_history = models.BooleanField(default=False, help_text="Read the project's own response history.")
+    own_history = models.BooleanField(default=False, help_text="Read answers of this project that were asked without a key.")
+    history_keys = models.JSONField(default=list, blank=True, help_text="Ids of the API keys whose answers are read.")
     evaluation_blocks = models.BooleanField(default=False, help_text="Hold back changes that lower the score of the questions.")
     created_at = models.DateTimeField(default=timezone.now)
 
+    class Meta:
+        constraints = [models.UniqueConstraint("project", Lower("name"), name="memory_vault_name_once_a_project")]
+
     def __str__(self) -> str:
         return self.name
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        if not self.folder:
+            self.folder = wanted = folder_of(self.project, self.name)
+            number = 2
+            # Only a vault from before projects had folders of their own can be in the way.
+            while Vault.objects.filter(folder__iexact=self.folder).exists():
+                self.folder, number = f"{wanted}@{number}", number + 1
+        super().save(*args, **kwargs)
 
 
 class Conversation(models.Model):

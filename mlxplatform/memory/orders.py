@@ -35,7 +35,7 @@ def find_vault(name: Any, project: str, field: str = "vault") -> Vault:
         found = list(vaults[:2])
         vault = found[0] if len(found) == 1 else vaults.filter(name=DEFAULT_VAULT).first()
     elif isinstance(name, str):
-        vault = vaults.filter(name=name).first()
+        vault = vaults.filter(name__iexact=name).first()
     else:
         raise invalid(field, f"{field} must be the name of a vault")
     if vault is None:

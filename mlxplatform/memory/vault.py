@@ -42,7 +42,7 @@ class Setup:
 
 
 def root_of(vault: Vault) -> Path:
-    return Path(settings.ENV.home) / "memory" / vault.name
+    return Path(settings.ENV.home) / "memory" / vault.folder
 
 
 class Wiki:

@@ -7,6 +7,7 @@ import pytest
 from mlxplatform.jobs.models import Job
 from mlxplatform.memory import runs
 from mlxplatform.memory.models import Change, Vault
+from mlxplatform.memory.vault import Wiki
 from tests.fixtures.memory_notes import CORPUS, Ctx, Scripted, jsonl
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -195,10 +196,29 @@ def test_mcp_lists_and_runs_read_only_tools(reviewed):
 
 
 def test_another_projects_vault_does_not_exist(call):
-    Vault.objects.create(name="theirs", project="other")
-    assert call("get", "/api/memory/status?vault=theirs")[0] == 404
-    assert call("post", "/api/memory/synthesize", {"vault": "theirs"})[0] == 404
-    assert call("post", "/api/memory/init", {"name": "theirs"})[0] == 409
+    other = Vault.objects.create(name="wiki", project="other")
+    Wiki.of(other).set_up()
+    Wiki.of(other).path("Secret").write_text("# Secret\n\nTheirs alone.\n")
+    assert call("get", "/api/memory/status")[1]["enabled"] is False
+    assert call("get", "/api/memory/status?vault=wiki")[0] == 404
+    assert call("post", "/api/memory/synthesize", {"vault": "wiki"})[0] == 404
+    status, made = call("post", "/api/memory/init", {"name": "wiki"})
+    assert status == 200 and made["git_initialized"]
+    assert call("get", "/api/memory/article?name=Secret")[0] == 404
+    assert Vault.objects.get(project="default").folder == "wiki" and other.folder == "@other/wiki"
+    assert call("post", "/api/memory/init", {"name": "Wiki"})[1]["vault"]["name"] == "wiki"
+
+
+@pytest.mark.parametrize("project", ["a/b", "..", "A", "ä", "x" * 64])
+def test_every_projects_vault_has_a_folder_of_its_own(project):
+    vault = Vault.objects.create(name="wiki", project=project)
+    top, _, name = vault.folder.partition("/")
+    assert top.startswith("@") and "/" not in name and ".." not in vault.folder and vault.folder == vault.folder.lower()
+
+
+def test_a_vault_from_before_keeps_its_folder_from_a_new_one():
+    Vault.objects.create(name="wiki", project="other", folder="wiki")
+    assert Vault.objects.create(name="wiki").folder == "wiki@2"
 
 
 def test_the_mcp_server_speaks_over_standard_input(reviewed, monkeypatch, capsysbinary):

@@ -50,13 +50,13 @@ def test_review_from_the_queue_to_the_wiki_and_back(person):
     assert "<script>alert" not in card and "<img src=x" not in card and "&lt;script&gt;" in card
     response = person.post(f"/console/memory/changes/{change.id}/action", {"action": "accept"})
     assert response.status_code == 302 and Wiki.of(vault).read("Lelit_Anna")
-    article = page_text(person.get(f"/console/memory/pages/{vault.name}/Lelit_Anna"))
+    article = page_text(person.get(f"/console/memory/pages/{vault.pk}/Lelit_Anna"))
     assert "57 mm gasket" in article and "<img src=x" not in article and "memory: create Lelit Anna" in article
     run = page_text(person.get(f"/console/memory/runs/{change.run_id}"))
     assert "extract" in run
     person.post(f"/console/memory/changes/{change.id}/action", {"action": "revert"})
     assert Wiki.of(vault).read("Lelit_Anna") is None
-    for path in ("changes/none", "runs/none", f"pages/{vault.name}/none", "pages/none/none"):
+    for path in ("changes/none", "runs/none", f"pages/{vault.pk}/none", "pages/99/none"):
         assert person.get(f"/console/memory/{path}").status_code == 404
 
 

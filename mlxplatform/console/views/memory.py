@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import messages
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -27,12 +28,17 @@ from mlxplatform.memory.wire import change_card, run_json
 _SHOWN = 100
 
 
+def _vaults(request: HttpRequest) -> QuerySet[Vault]:
+    """The vaults this person may see. Two projects may have one of the same name, so pages name them by number."""
+    return Vault.objects.order_by("project", "name")
+
+
 def _vault(request: HttpRequest) -> Vault | None:
-    """The vault asked for by name, or the first one there is."""
-    vaults = Vault.objects.order_by("pk")
-    if name := request.GET.get("vault") or request.POST.get("vault"):
-        vaults = vaults.filter(name=name)
-    return vaults.first()
+    """The vault asked for, or the first one there is."""
+    asked = request.GET.get("vault") or request.POST.get("vault") or ""
+    if asked:
+        return _vaults(request).filter(pk=int(asked)).first() if asked.isascii() and asked.isdigit() and len(asked) < 10 else None
+    return _vaults(request).order_by("pk").first()
 
 
 @page(READ)
@@ -41,7 +47,7 @@ def overview(request: HttpRequest) -> HttpResponse:
     context: dict[str, Any] = {
         "title": "Memory",
         "vault": vault,
-        "vaults": Vault.objects.order_by("name"),
+        "vaults": _vaults(request),
         "query": request.GET.get("q", ""),
     }
     if vault is not None:
@@ -114,8 +120,8 @@ def change_action(request: HttpRequest, change_id: str) -> HttpResponse:
 
 
 @page(READ)
-def article(request: HttpRequest, vault: str, name: str) -> HttpResponse:
-    row = Vault.objects.filter(name=vault).first()
+def article(request: HttpRequest, vault: int, name: str) -> HttpResponse:
+    row = _vaults(request).filter(pk=vault).first()
     if row is None:
         raise Http404("There is no such vault.")
     try:
@@ -129,7 +135,7 @@ def article(request: HttpRequest, vault: str, name: str) -> HttpResponse:
 
     def url_of(stem: str) -> str | None:
         target = known.get(stem.casefold())
-        return reverse("console:memory-page", args=[row.name, target]) if target else None
+        return reverse("console:memory-page", args=[row.pk, target]) if target else None
 
     body = (
         shown["content"].split("\n", 1)[1] if shown["content"].startswith("# ") and "\n" in shown["content"] else shown["content"]
@@ -157,7 +163,7 @@ def action(request: HttpRequest) -> HttpResponse:
     vault = _vault(request)
     try:
         if wanted == "init":
-            made, _ = Vault.objects.get_or_create(name=orders.DEFAULT_VAULT, defaults={"project": DEFAULT_PROJECT})
+            made, _ = Vault.objects.get_or_create(name=orders.DEFAULT_VAULT, project=DEFAULT_PROJECT)
             Wiki.of(made).set_up()
             audit.record(by, "memory.init", made.name, project=made.project)
             messages.success(request, "Your memory is ready. Import conversations, then start a run.")

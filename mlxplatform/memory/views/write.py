@@ -78,16 +78,15 @@ def init(request: HttpRequest, body: dict[str, Any]) -> dict[str, Any]:
     _check_settings(body)
     project, by = project_of(request), actor_of(request)
     name = body.get("name", DEFAULT_VAULT)
-    vault = Vault.objects.filter(name=name).first()
+    own = Vault.objects.filter(project=project, name__iexact=name)
+    vault = own.first()
     if vault is None:
         try:
             with transaction.atomic():
                 vault = Vault.objects.create(**{**body, "name": name, "project": project})
                 audit.record(by, "memory.init", name, project=project)
         except IntegrityError:
-            vault = Vault.objects.get(name=name)
-    if vault.project != project:
-        raise Refusal(409, "name_taken", "there is a vault of this name in another project", param="name")
+            vault = own.get()
     try:
         done = Wiki.of(vault).set_up()
     except GitFailed as error:
