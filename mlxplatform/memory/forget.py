@@ -12,14 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import transaction
+from django.db.models import F
 
 from mlxplatform.memory import changes, names
 from mlxplatform.memory.git import GitFailed
+from mlxplatform.memory.ingest import digest_of_turns
 from mlxplatform.memory.models import Change, Conversation, Decision, Fold, Tombstone, Vault
 from mlxplatform.memory.vault import Wiki
 from mlxplatform.memory.wiki import edits, wording
 from mlxplatform.memory.wiki.edits import Forget, ReplacePage
-from mlxplatform.memory.wiki.page import bare, cited_hashes, markers, parse, prose, sentences
+from mlxplatform.memory.wiki.page import TURNS, Definition, bare, cited_hashes, definitions, markers, parse, prose, sentences
 from mlxplatform.rows.models import RowCall
 
 #: Stands where a change's summary was.
@@ -58,6 +60,33 @@ def conversation(vault: Vault, target: Conversation, by: str) -> Forgotten:
         Decision.objects.filter(vault=vault, subject__startswith=f"{gone}:").delete()
         target.delete()
     return _carry_out(vault, wiki, ordered)
+
+
+def tail(vault: Vault, target: Conversation, kept: int, by: str) -> Forgotten:
+    """Forget what a conversation says after its first ``kept`` turns: its end was deleted at the source."""
+    wiki = Wiki.of(vault)
+    gone = target.hash
+    with transaction.atomic():
+        ordered = []
+        for stem, text in wiki.pages().items():
+            late = {d.label for d in definitions(text) if d.hashes == [gone] and _last_turn(d) > kept}
+            said = [bare(s) for s in sentences(text) if (cited := set(markers(s))) and cited <= late]
+            if said:
+                ordered.append(_order(vault, stem, text, Forget([], said), by, "Forgets the end of a conversation"))
+        _scrub(vault, lambda sentence: all(s["hash"] == gone and s["end"] > kept for s in sentence["sources"]))
+        for chunk in target.chunks.filter(end__gt=kept):
+            Fold.objects.filter(vault=vault, chunk_ref=chunk.ref).delete()
+            Decision.objects.filter(vault=vault, subject__startswith=chunk.ref).delete()
+            chunk.delete()
+        target.messages.filter(position__gt=kept).delete()
+        target.digest, target.chunked = digest_of_turns(target.messages.values_list("role", "text")), ""
+        target.save(update_fields=["digest", "chunked"])
+    return _carry_out(vault, wiki, ordered)
+
+
+def _last_turn(definition: Definition) -> int:
+    found = TURNS.search(definition.text)
+    return int(found[2] or found[1]) if found else 0
 
 
 def fact(vault: Vault, text: str, by: str) -> Forgotten:
@@ -100,6 +129,11 @@ def _order(vault: Vault, stem: str, text: str, edit: Forget, by: str, label: str
     """A change that takes the sentences out, or the whole page when nothing else stands on it."""
     after = edits.apply(text, stem, edit)
     if after is not None and not prose(after).strip() and not cited_hashes(after) and not parse(after).body_sections:
+        # Nothing is left to say about it today; what other conversations say may make the page again.
+        vault.changes.filter(stem=stem, kind="create", state="accepted").update(
+            state="withdrawn", note="all it said was forgotten", fingerprint=F("id")
+        )
+        Fold.objects.filter(vault=vault, stem=stem).delete()
         return changes.order(vault, stem, "forget", ReplacePage(None, edits.digest(text)), by, label)
     return changes.order(vault, stem, "forget", edit, by, label)
 

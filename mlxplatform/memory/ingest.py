@@ -40,15 +40,27 @@ class IngestReport:
     #: External ids present in the import, for sources that are complete.
     seen: set[str] = field(default_factory=set)
 
+    def add(self, other: IngestReport) -> None:
+        """Count another import in."""
+        for name in ("added", "changed", "unchanged", "empty", "forgotten", "skipped"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.reasons += other.reasons[: REASONS_KEPT - len(self.reasons)]
+        self.seen |= other.seen
+
     def as_json(self) -> dict[str, object]:
         counts = {name: getattr(self, name) for name in ("added", "changed", "unchanged", "empty", "forgotten", "skipped")}
         return {**counts, "reasons": self.reasons}
 
 
 def digest_of(item: Imported) -> str:
+    return digest_of_turns((turn.role, turn.text) for turn in item.turns)
+
+
+def digest_of_turns(turns: Iterable[tuple[str, str]]) -> str:
+    """Names a conversation's present text."""
     told = hashlib.sha256()
-    for turn in item.turns:
-        told.update(f"{turn.role}\0{turn.text}\0\0".encode())
+    for role, text in turns:
+        told.update(f"{role}\0{text}\0\0".encode())
     return told.hexdigest()[:32]
 
 

@@ -204,6 +204,36 @@ class Watermark(models.Model):
         constraints = [models.UniqueConstraint(fields=["vault", "source"], name="memory_watermark_once")]
 
 
+class HistoryTurn(models.Model):
+    """Where a turn of the response history was put. ``lineage`` names everything said up to it.
+
+    Outlives its conversation, so that what was forgotten is recognised when it is sent again.
+    """
+
+    vault = models.ForeignKey(Vault, on_delete=models.CASCADE, related_name="+")
+    lineage = models.CharField(max_length=32)
+    external_id = models.CharField(max_length=200)
+    position = models.PositiveIntegerField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["vault", "lineage"], name="memory_history_turn_once")]
+
+
+class HistoryRecord(models.Model):
+    """An answered request that was read: whose key asked it, and up to which turn of a conversation it reaches."""
+
+    vault = models.ForeignKey(Vault, on_delete=models.CASCADE, related_name="+")
+    request = models.CharField(max_length=80)
+    key_id = models.CharField(max_length=32, default="", blank=True)
+    external_id = models.CharField(max_length=200)
+    upto = models.PositiveIntegerField()
+    deleted = models.BooleanField(default=False, help_text="Its owner deleted it; the next run draws the consequences.")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["vault", "request"], name="memory_history_record_once")]
+        indexes = [models.Index(fields=["vault", "external_id"]), models.Index(fields=["vault", "key_id"])]
+
+
 class Decision(models.Model):
     """An answer a stage has already got for a subject, and on what basis; the same question is not asked again."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db.models import Q
+
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.memory import index, names
 from mlxplatform.memory.git import GitFailed
@@ -53,6 +55,16 @@ def pages(vault: Vault, folder: str = ARTICLES) -> list[dict[str, Any]]:
         {"name": row["stem"], "title": row["title"], "kind": row["kind"], "summary": row["summary"], "folder": folder}
         for row in found
     ]
+
+
+def category(vault: Vault, name: str) -> list[dict[str, Any]]:
+    """Pages that carry a category link of this name, or whose info block gives it as their kind."""
+    wanted = name.strip().replace(" ", "_")
+    linked = PageLink.objects.filter(page__vault=vault).filter(
+        Q(target__iexact=f"Category:{wanted}") | Q(target__iexact=f":Category:{wanted}")
+    )
+    found = vault.pages.filter(folder=ARTICLES).filter(Q(kind__iexact=name.strip()) | Q(pk__in=linked.values("page")))
+    return [{"name": page.stem, "title": page.title, "summary": page.summary} for page in found]
 
 
 def search(vault: Vault, query: str, scope: str = "all", limit: int = SEARCH_LIMIT, mode: str = "words") -> list[dict[str, Any]]:

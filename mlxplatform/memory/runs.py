@@ -16,14 +16,14 @@ from mlxplatform.files import service as files
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.placement import find_place
 from mlxplatform.jobs.context import JobContext, JobFailed, JobStopped
-from mlxplatform.memory import changes, evaluation, forget, index, meaning
+from mlxplatform.memory import changes, evaluation, forget, history, index, meaning
 from mlxplatform.memory.completions import Completions, RowCompletions
 from mlxplatform.memory.git import GitFailed
 from mlxplatform.memory.ingest import IngestReport, ingest
 from mlxplatform.memory.locks import LockBusy
 from mlxplatform.memory.models import Run, Vault
 from mlxplatform.memory.report import Report, StageReport
-from mlxplatform.memory.sources import Unreadable, history
+from mlxplatform.memory.sources import Unreadable
 from mlxplatform.memory.sources.registry import READERS
 from mlxplatform.memory.stages import create, extract, link, patch, place, reconcile, route, segment, tighten
 from mlxplatform.memory.synthesis import Scope, Synthesis
@@ -100,7 +100,7 @@ def _synthesize(ctx: JobContext, vault: Vault, wiki: Wiki, row: Run, completions
     if kept := changes.keep_all_hand_edits(vault, wiki):
         report.notes.append(f"kept hand edits to {len(kept)} pages in a commit of their own")
     index.refresh(vault, wiki)
-    _read_history(vault, report)
+    _read_history(ctx, vault, report)
     config = ctx.config
     scope = Scope(frozenset(config.get("conversations") or ()), frozenset(config.get("pages") or ()))
     syn = Synthesis(
@@ -135,13 +135,21 @@ def _synthesize(ctx: JobContext, vault: Vault, wiki: Wiki, row: Run, completions
     index.refresh(vault, wiki)
 
 
-def _read_history(vault: Vault, report: Report) -> None:
-    if not vault.own_history:
+def _read_history(ctx: JobContext, vault: Vault, report: Report) -> None:
+    for found in history.gone(vault):
+        ctx.check()
+        if found.kept:
+            forget.tail(vault, found.conversation, found.kept, by="source")
+        else:
+            forget.conversation(vault, found.conversation, by="source")
+        history.done_with(vault, found.conversation.external_id)
+        report.stage("ingest").count("deleted at the source")
+    if not history.keys_of(vault):
         return
     told = report.stage("ingest")
-    read = ingest(vault, history.SOURCE, history.read(vault))
+    read = history.read(vault, ctx.check)
     told.read = read.added + read.changed
-    for name in ("added", "changed"):
+    for name in ("added", "changed", "forgotten"):
         told.count(name, getattr(read, name))
     if not told.read:
         told.because = "the response history holds nothing new"

@@ -51,6 +51,10 @@ def _read(vault: Vault, name: str, force: bool = False) -> dict[str, Any]:
     return told
 
 
+def _category(vault: Vault, name: str) -> dict[str, Any]:
+    return {"pages": reading.category(vault, name)}
+
+
 def _search(vault: Vault, query: str) -> dict[str, Any]:
     return {"hits": reading.search(vault, query, "articles", SEARCH_HITS, "both")}
 
@@ -90,6 +94,13 @@ TOOLS: dict[str, Tool] = {
             "The facts of a page.",
             lambda vault, name: reading.article(vault, name)["infobox"],
             {"name": "The page's name."},
+            ("name",),
+        ),
+        Tool(
+            "memory_category",
+            "Pages of a category or kind, such as person or project.",
+            _category,
+            {"name": "The category or kind."},
             ("name",),
         ),
         Tool("memory_list", "All pages with a one-line summary.", lambda vault: {"pages": reading.pages(vault)}),

@@ -16,8 +16,9 @@ TURN_SHOWN = 2000
 
 
 def vault_json(vault: Vault) -> dict[str, Any]:
-    fields = ("name", "policy", "hand_edits", "model", "min_chunks", "note_chars", "own_history", "evaluation_blocks")
-    return {**{name: getattr(vault, name) for name in fields}, "created_at": time_text(vault.created_at)}
+    fields = ("name", "project", "policy", "hand_edits", "model", "min_chunks", "note_chars", "own_history", "history_keys")
+    told = {name: getattr(vault, name) for name in (*fields, "evaluation_blocks")}
+    return {**told, "created_at": time_text(vault.created_at)}
 
 
 def change_json(change: Change) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from django.db import IntegrityError, transaction
 from django.http import HttpRequest, HttpResponseBase
 
 from mlxplatform.accounts import audit
+from mlxplatform.accounts.models import ApiKey
 from mlxplatform.files import service as files
 from mlxplatform.files.names import base_name
 from mlxplatform.files.views import storage_quota
@@ -39,6 +40,7 @@ VAULT_FIELDS: dict[str, type] = {
     "min_chunks": int,
     "note_chars": int,
     "own_history": bool,
+    "history_keys": list,
     "evaluation_blocks": bool,
 }
 #: Bounds of the vault's numbers: least, most.
@@ -72,6 +74,30 @@ def _check_settings(body: dict[str, Any]) -> None:
         raise invalid("name", "name must have 1 to 40 letters, digits, - or _")
 
 
+def _history_keys(request: HttpRequest, wanted: list[Any], present: list[str]) -> list[str]:
+    """The keys to be read, once each. ``self`` is the asking key; another one is added by an administrator only.
+
+    Raises:
+        Refusal: not a key of this project, or not the asker's to opt in.
+    """
+    identity = getattr(request, "identity", None)
+    own = identity.key_id if identity is not None else ""
+    keys: list[str] = []
+    for place, asked in enumerate(wanted):
+        field = f"history_keys[{place}]"
+        if not isinstance(asked, str) or not asked:
+            raise invalid(field, "history_keys must be ids of API keys, or \"self\"")
+        key = own if asked == "self" else asked
+        if not key:
+            raise invalid(field, "this request was made without a key; set own_history instead")
+        if key not in present and not ApiKey.objects.filter(pk=key, project=project_of(request)).exists():
+            raise invalid(field, "this project has no such key")
+        if key not in (own, *present) and identity is not None and not identity.is_admin:
+            raise Refusal(403, "not_your_key", "a key is opted in with itself, or by an administrator", param=field)
+        keys.append(key)
+    return list(dict.fromkeys(keys))
+
+
 @takes
 def init(request: HttpRequest, body: dict[str, Any]) -> dict[str, Any]:
     """Make a vault, or finish one; what exists is never overwritten."""
@@ -80,6 +106,8 @@ def init(request: HttpRequest, body: dict[str, Any]) -> dict[str, Any]:
     name = body.get("name", DEFAULT_VAULT)
     own = Vault.objects.filter(project=project, name__iexact=name)
     vault = own.first()
+    if "history_keys" in body:
+        body["history_keys"] = _history_keys(request, body["history_keys"], vault.history_keys if vault else [])
     if vault is None:
         try:
             with transaction.atomic():
@@ -101,6 +129,8 @@ def change_vault(request: HttpRequest, name: str, body: dict[str, Any]) -> dict[
     _check_settings({"name": name, **body})
     if body.get("name", name) != name:
         raise invalid("name", "a vault keeps its name")
+    if "history_keys" in body:
+        body["history_keys"] = _history_keys(request, body["history_keys"], vault.history_keys)
     before = {field: getattr(vault, field) for field in body}
     for field, value in body.items():
         setattr(vault, field, value)
