@@ -17,6 +17,7 @@ import structlog
 from django.http import HttpRequest
 
 from mlxplatform.api.fields import join_names
+from mlxplatform.api.memory_tools import Rounds
 from mlxplatform.api.reckoning import Reckoning
 from mlxplatform.http.sse import comment, heartbeat_seconds
 from mlxplatform.inference import client
@@ -126,7 +127,7 @@ def answer_headers(asked_model: str | None, place: Place, ignored: Sequence[str]
 class Choices:
     """The streams of one call, read as one: (choice index, event) pairs in order of arrival."""
 
-    def __init__(self, streams: list[Stream]) -> None:
+    def __init__(self, streams: Sequence[Stream | Rounds]) -> None:
         self.streams = streams
         self.finished = False
         self._open = len(streams)

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -307,7 +308,16 @@ class Gathering:
         )
 
 
-async def collect(stream: Stream) -> Completion:
+class Readable(Protocol):
+    """What reads like the stream of one request."""
+
+    @property
+    def request(self) -> InferenceRequest: ...
+
+    def __aiter__(self) -> AsyncIterator[list[Event]]: ...
+
+
+async def collect(stream: Readable) -> Completion:
     """Read a stream to its end.
 
     Raises:

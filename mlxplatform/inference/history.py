@@ -26,6 +26,7 @@ from django.db import close_old_connections, transaction
 from django.db.models import Count, Q, QuerySet, Sum
 from django.utils import timezone
 
+from mlxplatform.inference import request_log
 from mlxplatform.inference.contract import Event, decode_events, encode
 from mlxplatform.inference.models import FinishedRequest, StoredAnswer
 
@@ -145,7 +146,11 @@ def load(answer_id: str, kind: str, project: str) -> StoredAnswer | None:
 
 
 def delete(answer_id: str, kind: str, project: str) -> bool:
-    deleted, _ = StoredAnswer.objects.filter(id=answer_id, kind=kind, project=project).delete()
+    """Delete an answer on its owner's order, with the line about its request."""
+    with transaction.atomic():
+        deleted, _ = StoredAnswer.objects.filter(id=answer_id, kind=kind, project=project).delete()
+        if deleted:
+            request_log.forget(project, request_id=answer_id)
     return bool(deleted)
 
 

@@ -14,7 +14,7 @@ import atexit
 import threading
 import time
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,8 +22,9 @@ from typing import Any
 import msgspec
 import structlog
 from django.conf import settings
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, connection, transaction
 from django.db.models import Q, QuerySet
+from django.dispatch import Signal
 from django.utils import timezone
 
 from mlxplatform.inference.contract import Message, ToolCall, Usage
@@ -92,6 +93,9 @@ class Conversation:
     ended_at: datetime
     messages: tuple[Message, ...]
 
+
+#: Told when an owner deletes rows (never when they grow too old): ``project``, and ``key_id`` or ``request_id`` or None.
+forgotten = Signal()
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Content).decode
@@ -192,7 +196,7 @@ def content_of(row: FinishedRequest) -> Content | None:
 
 def conversations(
     project: str, *, after: tuple[datetime, str] | None = None, key_ids: Collection[str] | None = None
-) -> Iterator[Conversation]:
+) -> Generator[Conversation, None, None]:
     """Finished conversations of a project in the order they ended, those after the cursor ``(ended_at, id)``.
 
     ``key_ids`` limits them to requests made with these keys ("" is keyless use). Conversations without an answer in
@@ -236,13 +240,16 @@ def page(
 
 
 def forget(project: str, *, key_id: str | None = None, request_id: str | None = None) -> int:
-    """Remove a project's rows, those of one key, or one; the number removed."""
+    """Remove a project's rows, those of one key, or one, on their owner's order; the number removed."""
     rows = FinishedRequest.objects.filter(project=project)
     if key_id is not None:
         rows = rows.filter(key_id=key_id)
     if request_id is not None:
         rows = rows.filter(id=request_id)
-    return rows.delete()[0]
+    with transaction.atomic():
+        removed = rows.delete()[0]
+        forgotten.send(sender=None, project=project, key_id=key_id, request_id=request_id)
+    return removed
 
 
 def facts(row: FinishedRequest) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from django.db import transaction
 from django.db.models import Max
 
 from mlxplatform.inference import request_log
+from mlxplatform.memory import tools
 from mlxplatform.memory.ingest import IngestReport, ingest
 from mlxplatform.memory.models import Conversation, HistoryRecord, HistoryTurn, Message, Vault, Watermark
 from mlxplatform.memory.sources import Imported, Turn, clean, imported
@@ -101,7 +102,7 @@ def _weave(vault: Vault, batch: Sequence[request_log.Conversation]) -> _Woven:
     woven = _Woven()
     for record in batch:
         turns = turns_of(record)
-        if len(turns) < 2:
+        if not any(turn.role in {"assistant", "note"} for turn in turns):
             continue
         names = lineages(turns)
         known = {row[0]: (row[1], row[2]) for row in _known(vault, names)} | {n: w for n in names if (w := woven.turns.get(n))}
@@ -114,11 +115,11 @@ def _weave(vault: Vault, batch: Sequence[request_log.Conversation]) -> _Woven:
         if have is None and shared:
             # Forgotten by its owner: what grows out of it stays away too.
             woven.records.append(_record(vault, record, external_id, position))
-            woven.turns |= {name: (external_id, position) for name in names[shared:]}
+            woven.turns |= dict.fromkeys(names[shared:], (external_id, position))
             continue
         if have is None or len(have) != position:
             # Something new, or a branch: it begins with its own question.
-            begin = shared if turns[shared].role == "user" else max(shared - 1, 0)
+            begin = shared - 1 if shared and turns[shared].role == "assistant" else shared
             external_id, have, position = record.id, turns[begin:shared], shared - begin
         woven.conversations[external_id] = [*have, *turns[shared:]]
         woven.ended_at[external_id] = record.ended_at
@@ -128,7 +129,14 @@ def _weave(vault: Vault, batch: Sequence[request_log.Conversation]) -> _Woven:
 
 
 def turns_of(record: request_log.Conversation) -> list[Turn]:
-    """What the person and the model said, the way it is stored; tool calls and system texts are not memory."""
+    """What the person and the model said, the way it is stored; tool calls and system texts are not memory.
+
+    Of a chat that could look things up in the memory only what the person said counts, as notes: its answers
+    repeat the wiki, and a wiki that cites itself can be made to believe anything.
+    """
+    if any(message.role == "system" and tools.GUIDE in (message.content or "") for message in record.messages):
+        said = (clean(message.content or "") for message in record.messages if message.role == "user")
+        return [Turn("note", text) for text in said if text]
     return [
         Turn(message.role, text)
         for message in record.messages

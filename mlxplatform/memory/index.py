@@ -5,11 +5,13 @@ Full text is SQLite's FTS5 or PostgreSQL's text search; this module and one migr
 
 from __future__ import annotations
 
+import os
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, transaction
 
 from mlxplatform.memory.models import Page, PageLink, Section, Vault
 from mlxplatform.memory.vault import ARTICLES, REFERENCE, UnsafeName, Wiki
@@ -32,11 +34,14 @@ _SQLITE = """
 _POSTGRES = """
     SELECT p.folder, p.stem, p.title, s.title,
            ts_headline('simple', s.text, q, 'StartSel="",StopSel="",MaxWords=24,MinWords=8'),
-           ts_rank(setweight(to_tsvector('simple', p.title), 'A') || setweight(to_tsvector('simple', s.title), 'B')
-                   || to_tsvector('simple', s.text), q) AS score
+           ts_rank(s.words, q) AS score
     FROM memory_section s JOIN memory_page p ON p.id = s.page_id, to_tsquery('simple', %s) q
-    WHERE to_tsvector('simple', s.title || ' ' || s.text) @@ q AND p.vault_id = %s {folder}
+    WHERE s.words @@ q AND p.vault_id = %s {folder}
     ORDER BY score DESC, s.id LIMIT %s
+"""
+_POSTGRES_WORDS = """
+    UPDATE memory_section SET words = setweight(to_tsvector('simple', %s), 'A') || setweight(to_tsvector('simple', %s), 'B')
+        || to_tsvector('simple', %s) WHERE id = %s
 """
 
 
@@ -68,6 +73,35 @@ def refresh(vault: Vault, wiki: Wiki) -> int:
             update_page(vault, stem, None, folder)
             changed += 1
     return changed
+
+
+#: What the folders of a vault looked like when this process last made sure of its index: newest change and number of files.
+_seen: dict[int, tuple[int, int]] = {}
+
+
+def keep_current(vault: Vault, wiki: Wiki) -> None:
+    """Index what was edited since, in whatever editor, before somebody reads. A look costs one stat a page."""
+    look = _look(wiki)
+    if _seen.get(vault.pk) == look:
+        return
+    try:
+        refresh(vault, wiki)
+    except IntegrityError:
+        return  # Another process indexes the same page right now; the next reader looks again.
+    _seen[vault.pk] = look
+
+
+def _look(wiki: Wiki) -> tuple[int, int]:
+    newest = count = 0
+    for folder in (ARTICLES, REFERENCE):
+        try:
+            newest = max(newest, (wiki.root / folder).stat().st_mtime_ns)
+            with os.scandir(wiki.root / folder) as entries:
+                for entry in entries:
+                    newest, count = max(newest, entry.stat(follow_symlinks=False).st_mtime_ns), count + 1
+        except OSError:
+            continue
+    return newest, count
 
 
 def update_page(vault: Vault, stem: str, text: str | None, folder: str = ARTICLES) -> None:
@@ -110,9 +144,18 @@ def _unindex(ids: Sequence[int]) -> None:
 
 
 def _index(rows: Sequence[tuple[int, str, str, str]]) -> None:
-    if connection.vendor == "sqlite" and rows:
-        with connection.cursor() as cursor:
+    if not rows:
+        return
+    with connection.cursor() as cursor:
+        if connection.vendor == "sqlite":
             cursor.executemany("INSERT INTO memory_section_fts(rowid, page, title, text) VALUES (%s, %s, %s, %s)", rows)
+        else:
+            cursor.executemany(_POSTGRES_WORDS, [(*map(unaccented, parts), pk) for pk, *parts in rows])
+
+
+def unaccented(text: str) -> str:
+    """Letters without their marks. SQLite's tokenizer does this by itself, PostgreSQL's needs it done."""
+    return "".join(char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))
 
 
 def search(vault: Vault, query: str, folder: str = "", limit: int = 50) -> list[Hit]:
@@ -129,7 +172,7 @@ def _find(vault: Vault, words: Sequence[str], join: str, folder: str, limit: int
     if sqlite:
         match = join.join(f'"{word}"*' for word in words)
     else:
-        match = (" & " if join == " AND " else " | ").join(f"{word}:*" for word in words)
+        match = (" & " if join == " AND " else " | ").join(f"{unaccented(word)}:*" for word in words)
     sql = (_SQLITE if sqlite else _POSTGRES).format(folder="AND p.folder = %s" if folder else "")
     params: list[str | int] = [match, vault.pk, *([folder] if folder else []), limit]
     with connection.cursor() as cursor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -75,17 +75,32 @@ def short_hash(source: str, external_id: str, taken: set[str]) -> str:
         salt += 1
 
 
+@dataclass
+class _Known:
+    """What the ledger holds of a conversation, or what this import has just read of it (``fresh``)."""
+
+    digest: str
+    updated_at: dt.datetime
+    pk: int = 0
+    fresh: Conversation | None = None
+
+
 def ingest(vault: Vault, source: str, items: Iterable[Item], at: dt.datetime | None = None) -> IngestReport:
-    """Store what is new. ``at`` dates conversations that carry no time of their own."""
+    """Store what is new. ``at`` dates conversations that carry no time of their own.
+
+    A conversation that comes twice, in one export or in two, is kept as its newest copy has it: an older export
+    read after a newer one takes nothing back.
+    """
     report = IngestReport()
-    known = {row[0]: row[1:] for row in vault.conversations.filter(source=source).values_list("external_id", "id", "digest")}
+    rows = vault.conversations.filter(source=source).values_list("external_id", "digest", "updated_at", "id")
+    known = {external_id: _Known(digest, updated, pk) for external_id, digest, updated, pk in rows}
     taken = set(vault.conversations.values_list("hash", flat=True))
     tombs = set(Tombstone.objects.filter(vault=vault, kind="conversation").values_list("key", flat=True))
     undated = at or timezone.now()
     newest: dt.datetime | None = None
     for batch in _batches(items):
-        fresh: list[tuple[Conversation, Imported]] = []
-        changed: list[tuple[int, Imported, str]] = []
+        fresh: dict[str, Imported] = {}
+        changed: dict[str, Imported] = {}
         for item in batch:
             if isinstance(item, Skipped):
                 report.skipped += 1
@@ -102,17 +117,10 @@ def ingest(vault: Vault, source: str, items: Iterable[Item], at: dt.datetime | N
             digest = digest_of(item)
             updated = item.updated_at or undated
             newest = max(newest, updated) if newest else updated
-            if item.external_id in known:
-                pk, old = known[item.external_id]
-                if old == digest:
-                    report.unchanged += 1
-                    continue
-                known[item.external_id] = (pk, digest)
-                changed.append((pk, item, digest))
-            else:
+            have = known.get(item.external_id)
+            if have is None:
                 value = short_hash(source, item.external_id, taken)
                 taken.add(value)
-                known[item.external_id] = (0, digest)
                 row = Conversation(
                     vault=vault,
                     source=source,
@@ -122,25 +130,39 @@ def ingest(vault: Vault, source: str, items: Iterable[Item], at: dt.datetime | N
                     updated_at=updated,
                     digest=digest,
                 )
-                fresh.append((row, item))
-        _store(fresh, changed, undated)
-        report.added += len(fresh)
-        report.changed += len(changed)
+                known[item.external_id] = _Known(digest, updated, fresh=row)
+                fresh[item.external_id] = item
+                report.added += 1
+            elif have.digest == digest or updated < have.updated_at:
+                report.unchanged += 1
+            elif item.external_id in fresh:
+                assert have.fresh is not None
+                have.fresh.title, have.fresh.updated_at, have.fresh.digest = item.title, updated, digest
+                have.digest, have.updated_at = digest, updated
+                fresh[item.external_id] = item
+                report.unchanged += 1
+            else:
+                report.changed += item.external_id not in changed
+                have.digest, have.updated_at = digest, updated
+                changed[item.external_id] = item
+        _store(known, fresh, changed)
     if newest is not None:
         _advance(vault, source, newest)
     return report
 
 
-def _store(fresh: list[tuple[Conversation, Imported]], changed: list[tuple[int, Imported, str]], undated: dt.datetime) -> None:
+def _store(known: Mapping[str, _Known], fresh: Mapping[str, Imported], changed: Mapping[str, Imported]) -> None:
     with transaction.atomic():
-        Conversation.objects.bulk_create([row for row, _ in fresh])
+        made = Conversation.objects.bulk_create([row for name in fresh if (row := known[name].fresh)])
         messages: list[MessageRow] = []
-        for row, item in fresh:
-            messages += _messages(row.pk, item)
-        for pk, item, digest in changed:
-            Message.objects.filter(conversation_id=pk).delete()
-            Conversation.objects.filter(pk=pk).update(digest=digest, updated_at=item.updated_at or undated, title=item.title)
-            messages += _messages(pk, item)
+        for row in made:
+            known[row.external_id].pk = row.pk
+            messages += _messages(row.pk, fresh[row.external_id])
+        for name, item in changed.items():
+            have = known[name]
+            Message.objects.filter(conversation_id=have.pk).delete()
+            Conversation.objects.filter(pk=have.pk).update(digest=have.digest, updated_at=have.updated_at, title=item.title)
+            messages += _messages(have.pk, item)
         _insert(messages)
 
 

@@ -50,6 +50,7 @@ def status(vault: Vault) -> dict[str, Any]:
 def pages(vault: Vault, folder: str = ARTICLES) -> list[dict[str, Any]]:
     if folder in (META, TALK):
         return [{"name": stem, "title": stem.replace("_", " "), "folder": folder} for stem in Wiki.of(vault).stems(folder)]
+    index.keep_current(vault, Wiki.of(vault))
     found = vault.pages.filter(folder=folder).values("stem", "title", "kind", "summary")
     return [
         {"name": row["stem"], "title": row["title"], "kind": row["kind"], "summary": row["summary"], "folder": folder}
@@ -59,6 +60,7 @@ def pages(vault: Vault, folder: str = ARTICLES) -> list[dict[str, Any]]:
 
 def category(vault: Vault, name: str) -> list[dict[str, Any]]:
     """Pages that carry a category link of this name, or whose info block gives it as their kind."""
+    index.keep_current(vault, Wiki.of(vault))
     wanted = name.strip().replace(" ", "_")
     linked = PageLink.objects.filter(page__vault=vault).filter(
         Q(target__iexact=f"Category:{wanted}") | Q(target__iexact=f":Category:{wanted}")
@@ -73,6 +75,7 @@ def search(vault: Vault, query: str, scope: str = "all", limit: int = SEARCH_LIM
         raise Refusal(400, "invalid_value", f"scope must be one of {', '.join(SCOPES)}", param="scope")
     if mode not in MODES:
         raise Refusal(400, "invalid_value", f"mode must be one of {', '.join(MODES)}", param="mode")
+    index.keep_current(vault, Wiki.of(vault))
     found = index.search(vault, query, SCOPES[scope], limit) if mode != "meaning" else []
     if mode != "words":
         # Late, because it brings numpy, which the web process needs for nothing else.
@@ -94,6 +97,7 @@ def search(vault: Vault, query: str, scope: str = "all", limit: int = SEARCH_LIM
 
 def resolve(vault: Vault, name: str) -> str | None:
     """The page a name or alias stands for, or None."""
+    index.keep_current(vault, Wiki.of(vault))
     stem = name.strip().replace(" ", "_")
     exact = vault.pages.filter(folder=ARTICLES, stem__iexact=stem).values_list("stem", flat=True).first()
     if exact:
@@ -160,6 +164,7 @@ def section(vault: Vault, name: str, title: str) -> dict[str, Any]:
 
 
 def links(vault: Vault, name: str) -> dict[str, Any]:
+    index.keep_current(vault, Wiki.of(vault))
     stem, _ = text_of(vault, name)
     page = Page.objects.filter(vault=vault, folder=ARTICLES, stem=stem).first()
     known = set(vault.pages.filter(folder=ARTICLES).values_list("stem", flat=True))

@@ -1,9 +1,13 @@
 """The memory on the running platform: real jobs, real rows, a real model that talks nonsense, a schedule that fires."""
 
+import asyncio
+import os
 import sqlite3
 import subprocess
+import sys
 
 import pytest
+from mcp import Client, StdioServerParameters
 
 from tests.fixtures.memory_notes import CORPUS, jsonl
 from tests.system.stack import eventually
@@ -40,6 +44,12 @@ def test_a_night_on_the_running_platform(fresh_stack):
     assert again["model_calls"] == 0
     assert subprocess.run(["git", "-C", root, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout == head
 
+    look_things_up(stack, root)
+    asyncio.run(as_an_mcp_client(f"{stack.base_url}/mcp/memory"))
+    environment = {**os.environ, "MLXPLATFORM_HOME": str(stack.home)}
+    command = StdioServerParameters(command=sys.executable, args=["manage.py", "memory_mcp"], env=environment, cwd=os.getcwd())
+    asyncio.run(as_an_mcp_client(command))
+
     body = {
         "name": "night",
         "kind": "memory_synthesis",
@@ -57,6 +67,34 @@ def test_a_night_on_the_running_platform(fresh_stack):
     assert ended(stack, firing["job"])["result"]["model_calls"] == 0
     shown = stack.http.get(path).json()["schedule"]
     assert shown["last_job"]["state"] == "done" and shown["next_at"] > firing["at"]
+
+
+async def as_an_mcp_client(server):
+    """The protocol's own client library, over HTTP or over standard input and output."""
+    async with Client(server) as client:
+        assert {tool.name for tool in (await client.list_tools()).tools} >= {"memory_resolve", "memory_section", "memory_search"}
+        found = await client.call_tool("memory_read", {"name": "boat"})
+        assert not found.is_error and "Swallow" in found.structured_content["lead"]
+        missing = await client.call_tool("memory_read", {"name": "ship"})
+        assert missing.is_error and "no such page" in missing.content[0].text
+
+
+def look_things_up(stack, root):
+    """A chat that may use the memory: the call a model makes is run here, and the client sees one answer."""
+    (root / "articles" / "Boat.md").write_text("# Boat\n\nThe boat is called Swallow.\n")
+    assert run(stack, "/v1/memory/synthesize", {})["model_calls"] == 0
+    body = {"messages": [{"role": "user", "content": "boat?"}], "max_tokens": 60, "temperature": 0, "memory": True}
+    forced = {**body, "tool_choice": {"type": "function", "function": {"name": "memory_list"}}}
+    answer = stack.http.post("/v1/chat/completions", json=forced)
+    assert answer.status_code == 200, answer.text
+    choice, usage = answer.json()["choices"][0], answer.json()["usage"]
+    assert "tool_calls" not in choice["message"] and choice["finish_reason"] in {"stop", "length"}
+    once = stack.http.post("/v1/chat/completions", json=body, headers={"x-mlxplatform-memory": "wiki"}).json()["usage"]
+    assert usage["prompt_tokens"] > 2 * once["prompt_tokens"] > 0, "the second round carries the page list"
+    streamed = stack.http.post("/v1/chat/completions", json={**forced, "stream": True}).text
+    assert "tool_calls" not in streamed.replace('"finish_reason":"tool_calls"', "!") and streamed.endswith("data: [DONE]\n\n")
+    refused = stack.http.post("/v1/chat/completions", json={**body, "memory": "none"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (404, "memory")
 
 
 def test_a_killed_worker_leaves_nothing_half_done(fresh_stack):

@@ -33,9 +33,13 @@ def answered(name, *exchanges, key="key_a", project="default", **more):
     for question, answer in exchanges:
         messages += [Message("user", question), Message("assistant", answer)]
     content = Content(messages[:-1], None, [Said(exchanges[-1][1], finish_reason="stop")])
-    request_log.add(Ended(name, "/v1/chat/completions", project, key, "m", "completed", Usage(1, 1), 0.1, content=content, **more))
+    request_log.add(
+        Ended(name, "/v1/chat/completions", project, key, "m", "completed", Usage(1, 1), 0.1, content=content, **more)
+    )
     request_log.flush()
-    FinishedRequest.objects.filter(pk=name).update(ended_at=timezone.now() - dt.timedelta(minutes=5) + dt.timedelta(seconds=_tick()))
+    FinishedRequest.objects.filter(pk=name).update(
+        ended_at=timezone.now() - dt.timedelta(minutes=5) + dt.timedelta(seconds=_tick())
+    )
 
 
 _ticks = iter(range(10_000))

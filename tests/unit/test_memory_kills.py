@@ -18,6 +18,8 @@ from mlxplatform.memory.ingest import ingest
 from mlxplatform.memory.models import Change, Fold, Vault
 from mlxplatform.memory.sources.registry import READERS
 from mlxplatform.memory.vault import Wiki
+from mlxplatform.memory.wiki import edits
+from mlxplatform.memory.wiki.edits import AddSentences, Sentence
 from tests.fixtures.memory_notes import CORPUS, LATER, Ctx, Scripted, jsonl
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -25,7 +27,12 @@ JOB = "job_00000000000000b2"
 #: At which write of the step each attempt dies, counted anew in each.
 POINTS = (1, 2, 3, 5)
 #: Steps outside the table of stages, by where they are found.
-STEPS = {"commit": (changes, "commit_approved"), "talk": (runs, "_talk"), "index": (index, "refresh"), "settle": (changes, "settle")}
+STEPS = {
+    "commit": (changes, "commit_approved"),
+    "talk": (runs, "_talk"),
+    "index": (index, "update_page"),
+    "settle": (changes, "settle"),
+}
 MORE = [
     LATER,
     {
@@ -35,7 +42,10 @@ MORE = [
             {"role": "user", "content": "I read Python books beside the Lelit Anna."},
             {"role": "assistant", "content": "Python is the language of the brew timer of the Lelit Anna."},
             {"role": "user", "content": "And how often is the Lelit Anna descaled, again?"},
-            {"role": "assistant", "content": "Python reminds you, and the Lelit Anna is descaled every month because water is hard."},
+            {
+                "role": "assistant",
+                "content": "Python reminds you, and the Lelit Anna is descaled every month because water is hard.",
+            },
         ],
     },
     {
@@ -55,8 +65,18 @@ def prepared(name):
     vault = Vault.objects.create(name=name, policy="auto")
     read(vault, CORPUS)
     runs.synthesize(Ctx({"vault": name}), vault, Scripted())
+    _say_twice(vault)
     read(vault, MORE)
     return vault
+
+
+def _say_twice(vault):
+    """What two accepted proposals of different nights can leave: one statement in two wordings."""
+    source = edits.sources_of(edits.from_json(vault.changes.get(kind="create").edit))[-1]
+    again = AddSentences("Parts", [Sentence("A silicone gasket of 57 mm is what the Lelit Anna machine takes.", [source])])
+    change = changes.order(vault, "Lelit_Anna", "patch", again, "user:ann", "Says it again")
+    with changes.writing(wiki := Wiki.of(vault)):
+        assert changes.commit_one(wiki, change)
 
 
 def read(vault, conversations):

@@ -1,13 +1,15 @@
 """The whole synthesis on a small invented corpus: run, rerun, review, hand edits, forget, revert, crashes."""
 
 import datetime as dt
+import os
 import subprocess
 
 import pytest
+from django.db import connection
 
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs.context import JobFailed
-from mlxplatform.memory import changes, forget, index, runs
+from mlxplatform.memory import changes, forget, index, reading, runs
 from mlxplatform.memory.completions import Answer
 from mlxplatform.memory.git import GitFailed
 from mlxplatform.memory.ingest import ingest
@@ -391,6 +393,47 @@ def test_search_finds_sections_by_words_and_survives_any_query(vault):
     assert index.search(vault, "gasket unicorn")[0].section == "Parts"
     for query in ('"', "AND OR NOT", "a* NEAR(b)", "'; DROP TABLE x; --", "", "\0", "🙂"):
         index.search(vault, query)
+
+
+def test_what_is_derived_is_made_again_from_the_vault_alone(vault):
+    read(vault, CORPUS)
+    synthesize(vault)
+    Wiki.of(vault).path("Grinder").write_text(
+        "# Grinder\n\n```info\naliases: Mill\nkind: thing\n```\n\nGrinds for the [[Lelit_Anna]].\n"
+    )
+
+    def seen():
+        fields = {name: reading.article(vault, name) for name in ("Lelit_Anna", "Grinder")}
+        told = [reading.pages(vault), reading.links(vault, PAGE), index.search(vault, "gasket silicone"), fields]
+        surfaces = dict(vault.aliases.values_list("key", "entity__stem")) | dict(
+            vault.entities.exclude(stem="").values_list("key", "stem")
+        )
+        return told, surfaces, reading.resolve(vault, "mill"), reading.resolve(vault, "lelit anna")
+
+    synthesize(vault, job="job_0000000000000002")
+    before = seen()
+    assert before[1]["mill"] == "Grinder" and before[2:] == ("Grinder", PAGE) and before[0][1]["backlinks"] == ["Grinder"]
+    for rows in (vault.pages, vault.aliases, vault.redirects):
+        rows.all().delete()
+    vault.entities.update(stem="")
+    with connection.cursor() as cursor:
+        if connection.vendor == "sqlite":
+            cursor.execute("DELETE FROM memory_section_fts")
+    _, client = synthesize(vault, job="job_0000000000000003")
+    assert client.calls == 0 and seen() == before
+
+
+def test_an_edit_in_any_editor_is_found_at_once(vault):
+    wiki = Wiki.of(vault)
+    wiki.set_up()
+    assert reading.search(vault, "Swallow") == []
+    wiki.path("Boat").write_text("# Boat\n\nIt is called Swallow.\n")
+    assert [hit["name"] for hit in reading.search(vault, "Swallow")] == ["Boat"]
+    wiki.path("Boat").write_text("# Boat\n\nIt is called Swift.\n")
+    os.utime(wiki.path("Boat"), ns=(2**60, 2**60))
+    assert reading.search(vault, "Swallow") == [] and reading.resolve(vault, "boat") == "Boat"
+    wiki.path("Boat").unlink()
+    assert reading.search(vault, "Swift") == [] and reading.pages(vault) == []
 
 
 def test_git_missing_is_said_plainly(vault, monkeypatch):

@@ -53,6 +53,7 @@ class Skipped:
 
 
 Item = Imported | Skipped
+_TEXT_PARTS = {"text", "input_text", "output_text"}
 Reader = Callable[[bytes, str], Iterator[Item]]
 
 
@@ -78,6 +79,11 @@ def instant(value: Any) -> dt.datetime | None:
     return None
 
 
+def word(value: Any) -> str:
+    """A value that should be a short text, or '' when it is something else: exports hold any shape of JSON."""
+    return value if isinstance(value, str) else ""
+
+
 def parts_text(content: Any) -> str:
     """The text of a message content: a string, or the text parts of a list."""
     if isinstance(content, str):
@@ -89,7 +95,7 @@ def parts_text(content: Any) -> str:
 
 
 def _is_text(part: Any) -> bool:
-    return isinstance(part, str) or (isinstance(part, dict) and part.get("type", "text") in {"text", "input_text", "output_text"})
+    return isinstance(part, str) or (isinstance(part, dict) and word(part.get("type", "text")) in _TEXT_PARTS)
 
 
 def text_of(id_: Any, fallback: str = "") -> str:

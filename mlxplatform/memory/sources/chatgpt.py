@@ -17,6 +17,7 @@ from mlxplatform.memory.sources import (
     parts_text,
     text_of,
     unpacked,
+    word,
 )
 
 _FILE = re.compile(r"(^|/)conversations[^/]*\.json$")
@@ -43,7 +44,7 @@ def read(raw: bytes, name: str) -> Iterator[Item]:
 def _branch(entry: dict[str, Any]) -> list[Turn]:
     """The turns of the branch that was shown last: from its leaf up to the root."""
     mapping = entry["mapping"]
-    node = entry.get("current_node")
+    node: Any = word(entry.get("current_node"))
     if node not in mapping:
         leaves = [key for key, value in mapping.items() if isinstance(value, dict) and not value.get("children")]
         node = leaves[-1] if leaves else None
@@ -62,10 +63,10 @@ def _turn(message: Any) -> Turn | None:
     if not isinstance(message, dict):
         return None
     author, content, about = (_object(message.get(key)) for key in ("author", "content", "metadata"))
-    role = author.get("role")
+    role = word(author.get("role"))
     if role not in {"user", "assistant"} or about.get("is_visually_hidden_from_conversation"):
         return None
-    if content.get("content_type") not in {"text", "multimodal_text", None}:
+    if word(content.get("content_type", "text")) not in {"text", "multimodal_text"}:
         return None
     return Turn(role, parts_text(content.get("parts")))
 

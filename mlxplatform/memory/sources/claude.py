@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from mlxplatform.memory.sources import (
     Item,
@@ -16,6 +17,7 @@ from mlxplatform.memory.sources import (
     parts_text,
     text_of,
     unpacked,
+    word,
 )
 
 _FILE = re.compile(r"(^|/)conversations[^/]*\.json$")
@@ -34,8 +36,25 @@ def read(raw: bytes, name: str) -> Iterator[Item]:
                 continue
             turns = [
                 Turn(_ROLES[message["sender"]], parts_text(message.get("content")) or parts_text(message.get("text")))
-                for message in entry["chat_messages"]
-                if isinstance(message, dict) and message.get("sender") in _ROLES
+                for message in _branch([m for m in entry["chat_messages"] if isinstance(m, dict)])
+                if word(message.get("sender")) in _ROLES
             ]
             updated = instant(entry.get("updated_at")) or instant(entry.get("created_at"))
             yield imported(text_of(entry["uuid"]), entry.get("name"), updated, turns)
+
+
+def _branch(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages from the newest one up to the first; all of them in an export that tells no parents."""
+    by_id = {message["uuid"]: message for message in messages if isinstance(message.get("uuid"), str)}
+    if len(by_id) != len(messages) or not any(_parent(message) in by_id for message in messages):
+        return messages
+    found: list[dict[str, Any]] = []
+    node: dict[str, Any] | None = messages[-1]
+    while node is not None and node not in found:
+        found.append(node)
+        node = by_id.get(_parent(node))
+    return found[::-1]
+
+
+def _parent(message: dict[str, Any]) -> str:
+    return word(message.get("parent_message_uuid"))

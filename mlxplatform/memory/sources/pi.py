@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from mlxplatform.memory.sources import Item, Skipped, Turn, imported, instant, parts_text, text_of, unpacked
+from mlxplatform.memory.sources import Item, Skipped, Turn, imported, instant, parts_text, text_of, unpacked, word
 
 _FILE = re.compile(r"\.jsonl$")
 
@@ -44,7 +44,7 @@ def _session(entries: list[dict[str, Any]], where: str) -> Item:
     names = [entry.get("name") for entry in entries if entry.get("type") == "session_info"]
     turns = []
     for entry in _branch(entries, messages):
-        role = entry["message"].get("role")
+        role = word(entry["message"].get("role"))
         if role in {"user", "assistant"}:
             turns.append(Turn(role, parts_text(entry["message"].get("content"))))
     times = [moment for entry in (header, *messages) if (moment := instant(entry.get("timestamp")))]
@@ -53,7 +53,7 @@ def _session(entries: list[dict[str, Any]], where: str) -> Item:
 
 def _branch(entries: list[dict[str, Any]], messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The messages from the newest one up to the root; all of them when the session keeps no tree."""
-    if not messages or not all(entry.get("id") for entry in messages):
+    if not messages or not all(word(entry.get("id")) for entry in messages):
         return messages
     by_id = {entry["id"]: entry for entry in entries if isinstance(entry.get("id"), str)}
     found: list[dict[str, Any]] = []
@@ -63,5 +63,5 @@ def _branch(entries: list[dict[str, Any]], messages: list[dict[str, Any]]) -> li
         seen.add(node["id"])
         if node.get("type") == "message" and isinstance(node.get("message"), dict):
             found.append(node)
-        node = by_id.get(node.get("parentId") or "")
+        node = by_id.get(word(node.get("parentId")))
     return found[::-1]

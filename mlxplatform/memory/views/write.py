@@ -86,7 +86,7 @@ def _history_keys(request: HttpRequest, wanted: list[Any], present: list[str]) -
     for place, asked in enumerate(wanted):
         field = f"history_keys[{place}]"
         if not isinstance(asked, str) or not asked:
-            raise invalid(field, "history_keys must be ids of API keys, or \"self\"")
+            raise invalid(field, 'history_keys must be ids of API keys, or "self"')
         key = own if asked == "self" else asked
         if not key:
             raise invalid(field, "this request was made without a key; set own_history instead")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mlxplatform.api import memory_tools
 from mlxplatform.api.conversation import (
     check_calls_answered,
     guided,
@@ -153,6 +154,7 @@ FIELDS = table(
     honoured("adapter", text(MAX_NAME)),
     honoured("session_id", text(MAX_NAME), "prompt-cache affinity; never changes output"),
     honoured("prompt_cache_key", text(MAX_NAME), "prompt-cache affinity; session_id wins"),
+    honoured("memory", memory_tools.read_memory, "true or a vault's name: the model may look things up in it"),
     honoured("modalities", modalities, "text only"),
     *OPENAI_FIELDS,
     refused("functions", "Use 'tools'.", []),
@@ -180,14 +182,15 @@ def parse(body: Mapping[str, Any]) -> Asked:
     stream = fields.get("stream", False)
     if "stream_options" in fields and not stream:
         raise wrong_value("stream_options", "only allowed when 'stream' is true.")
-    tools = fields.get("tools", [])
+    remembers = fields.get("memory", False)
+    tools = memory_tools.beside(fields.get("tools", [])) if remembers else fields.get("tools", [])
     mode, only = read_tool_choice(fields.get("tool_choice"), tools)
     tools, choice, forced = limit_tools(tools, mode, only)
     request = InferenceRequest(
         id=new_id("chatcmpl-"),
         model="",
         kind="chat",
-        messages=fields["messages"],
+        messages=memory_tools.guided(fields["messages"]) if remembers else fields["messages"],
         tools=tools,
         tool_choice=choice,
         template_kwargs=fields.get("chat_template_kwargs", {}),
@@ -201,6 +204,12 @@ def parse(body: Mapping[str, Any]) -> Asked:
         session=fields.get("session_id", fields.get("prompt_cache_key")),
     )
     n = fields.get("n", 1)
+    if remembers and (n > 1 or (stream and fields.get("store"))):
+        raise wrong_value("memory", "it goes with one choice, and not with a stored stream.")
+    if remembers and request.constraint is not None and request.constraint.kind != "tool_call":
+        raise wrong_value(
+            "memory", "it cannot be combined with a fixed form of the answer, which leaves no room to look things up."
+        )
     return Asked(
         requests=tuple(choices_of(request, n)),
         model=fields.get("model"),
@@ -212,6 +221,7 @@ def parse(body: Mapping[str, Any]) -> Asked:
         store=fields.get("store", False),
         record=fields.get("store", True),
         metadata=fields.get("metadata"),
+        extra=remembers,
     )
 
 
