@@ -149,7 +149,7 @@ def by_batch(stack: Stack, pair: int) -> float:
     for n, (question, answer) in enumerate(passages(f"b{pair}")):
         prompt = quoted(f"User: {question}\nAssistant: {answer}")
         form = {"type": "json_schema", "json_schema": {"name": "names", "strict": True, "schema": extract.SCHEMA}}
-        body = {"model": STARTER, "messages": [said("system", system), said("user", prompt)], "max_tokens": 256, "temperature": 0}
+        body = {"model": STARTER, "messages": [said("system", system), said("user", prompt)], "max_tokens": 120, "temperature": 0}
         lines.append(
             {"custom_id": str(n), "method": "POST", "url": "/v1/chat/completions", "body": {**body, "response_format": form}}
         )

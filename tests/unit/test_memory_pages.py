@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mlxplatform.memory import meaning
 from mlxplatform.memory.index import Hit
+from mlxplatform.memory.stages import segment
 from mlxplatform.memory.wiki import edits, gate, linking, page, signals, wording
 from mlxplatform.memory.wiki.edits import (
     AddSentences,
@@ -326,6 +327,40 @@ def test_ordinary_sentences_pass():
         "The build uses a shell script.",
     ):
         assert wording.sentence(text)
+
+
+@pytest.mark.parametrize(
+    ("said", "written"),
+    [
+        ("You chose a white two-part paint for the hull.", "The user chose a white two-part paint for the hull."),
+        ("My boat needs a new mainsail", "The user's boat needs a new mainsail."),
+        ("I'm fond of blue cheese.", "The user is fond of blue cheese."),
+        ("World War I ended in 1918.", "World War I ended in 1918."),
+        ("She lives in the US with a cat.", "She lives in the US with a cat."),
+        ("The water I use is soft water.", ""),
+        ("Tell me when the sail is ready.", ""),
+    ],
+)
+def test_a_page_speaks_of_the_person_and_addresses_nobody(said, written):
+    assert wording.sentence(said) == written
+
+
+def test_names_are_told_by_their_capitals_where_a_language_keeps_them_for_names():
+    said = "On Monday I use the Raspberry Pi 4 and Python, with the House of Cards. Yes. On my balcony in Porto."
+    assert wording.proper_names(said) == ["Raspberry Pi 4", "Python", "House of Cards", "Porto"]
+    assert wording.proper_names("Ich habe eine Maschine gekauft und sie steht in der Küche neben dem Herd") == []
+
+
+def test_a_heading_is_no_sentence():
+    assert wording.heading("leaking gasket") == "Leaking gasket"
+    for text in ("The Lelit Anna should be descaled every two months. The water I", "Descaling and the", "of the", "a b c d e f g"):
+        assert wording.heading(text) == ""
+
+
+def test_passages_are_whole_exchanges_and_none_lies_in_another():
+    roles = {1: "user", 2: "assistant", 3: "user", 4: "assistant", 5: "user"}
+    cut = [(1, 3, "a"), (2, 3, "b"), (3, 4, "c"), (4, 4, "d"), (5, 5, "e")]
+    assert segment.whole_exchanges(cut, roles) == [(1, 4, "a"), (5, 5, "e")]
 
 
 def test_signals_name_pages_to_split_to_merge_and_without_a_thread():

@@ -19,6 +19,7 @@ from mlxplatform.memory.stages.drafting import Drafted, Ground, grounds
 from mlxplatform.memory.synthesis import Ask, Notes, Synthesis, quoted
 from mlxplatform.memory.wiki import wording
 from mlxplatform.memory.wiki.edits import CreatePage, Draft
+from mlxplatform.memory.wiki.page import LEAD
 
 STAGE = "create"
 #: New pages in one run: a person has to read them.
@@ -26,6 +27,8 @@ MOST_PAGES = 20
 #: Passages a new page is written from; later ones are patched in.
 MOST_NOTES = 12
 MOST_SECTIONS = 6
+#: Sentences that make a lead of their own rather than a section under one.
+LEAD_ONLY = 5
 KINDS = ("thing", "person", "domain", "project", "standard")
 #: Titles of sections that belong to the apparatus or say nothing.
 NO_SECTION = frozenset({"references", "see also", "notes", "history", "lead", "introduction", "summary", "conclusion"})
@@ -151,20 +154,28 @@ def _sections(outlined: list[dict[str, Any]], plan: _Plan, notes: Notes) -> list
     """The outline with real notes: unknown numbers dropped, forgotten notes put where their words fit best."""
     sections: dict[str, list[str]] = {}
     for item in outlined[:MOST_SECTIONS]:
-        title = wording.title(item["title"])
+        title = wording.heading(item["title"])
         refs = [plan.refs[n - 1] for n in dict.fromkeys(item["notes"]) if 1 <= n <= len(plan.refs)]
         if title and refs and title.casefold() not in {*NO_SECTION, plan.entity.name.casefold()}:
-            sections.setdefault(title[:1].upper() + title[1:], []).extend(refs)
+            sections.setdefault(title, []).extend(refs)
     placed = {ref for refs in sections.values() for ref in refs}
     for ref in plan.refs:
         if ref not in placed:
             if sections:
                 best = max(sections, key=lambda t: max(wording.likeness(notes.text(ref), notes.text(o)) for o in sections[t]))
             else:
-                best = wording.title(notes.chunks[ref].label)
-                best = "Overview" if best.casefold() in {"", plan.entity.name.casefold()} else best
+                best = _own_title(plan, notes.chunks[ref])
             sections.setdefault(best, []).append(ref)
     return [(title, list(dict.fromkeys(refs))) for title, refs in sections.items()][:MOST_SECTIONS]
+
+
+def _own_title(plan: _Plan, chunk: Chunk) -> str:
+    """A section's title without the model: the passage's label, its conversation's title, or a neutral word."""
+    for text in (chunk.label, chunk.conversation.title):
+        found = wording.heading(text)
+        if found and found.casefold() not in {*NO_SECTION, plan.entity.name.casefold()}:
+            return found
+    return "Overview"
 
 
 def _draft(syn: Synthesis, told: StageReport, plans: list[_Plan], notes: Notes) -> None:
@@ -226,10 +237,15 @@ def _propose(syn: Synthesis, told: StageReport, plan: _Plan) -> None:
     )
     title = plan.stem.replace("_", " ")
     sections = [Draft(title, drafted.sentences) for title, drafted, _ in plan.drafts]
-    edit = CreatePage(title, plan.kind, aliases[:5], plan.lead.sentences[:2], sections)
+    lead = plan.lead.sentences[:2]
+    if len(sections) == 1 and len(sections[0].sentences) <= LEAD_ONLY:
+        # A lead and one section would say everything twice.
+        lead, sections = sections[0].sentences, []
+    edit = CreatePage(title, plan.kind, aliases[:5], lead, sections)
     cited = {source.chunk for sentence in _all(plan) for source in sentence.sources}
-    folds = {ref: title for title, _, refs in plan.drafts for ref in refs if ref in cited}
+    folds = {ref: title if sections else LEAD for title, _, refs in plan.drafts for ref in refs if ref in cited}
     confidence = sum(drafted.confidence for _, drafted, _ in plan.drafts) / len(plan.drafts)
-    summary = f"New page “{title}” with {len(sections)} sections from {len(cited)} passages"
+    parts = f"{len(sections)} sections" if sections else "a lead"
+    summary = f"New page “{title}” with {parts} from {len(cited)} passages"
     if not syn.plan(told, plan.stem, STAGE, edit, summary=summary, confidence=confidence, folds=list(folds.items())):
         syn.decide(STAGE, subject, refused="the page did not pass the checks")

@@ -1,4 +1,4 @@
-"""Which things a passage speaks of. The model names them; code keeps only names that the passage contains."""
+"""Which things a passage speaks of: those the model names and the passage contains, and those written as names."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from mlxplatform.memory import names
 from mlxplatform.memory.models import Alias, Chunk, ChunkEntity, Entity
 from mlxplatform.memory.names import Resolver
 from mlxplatform.memory.synthesis import Ask, Notes, Synthesis, quoted
+from mlxplatform.memory.wiki import wording
 from mlxplatform.memory.wiki.page import info_of, title_of
 
 STAGE = "extract"
 BATCH = 256
 #: Most things one passage is filed under.
 MOST_NAMES = 8
+#: Names asked of the model, and their length: a small one fills whatever room it is given.
+ASKED_NAMES, NAME_LENGTH = 5, 40
 
 TASK = (
     "You list what a passage of a conversation is about: the names of products, tools, people, projects, places and fields, "
@@ -24,7 +27,7 @@ TASK = (
 )
 SCHEMA: dict[str, Any] = {
     "type": "object",
-    "properties": {"names": {"type": "array", "maxItems": MOST_NAMES, "items": {"type": "string", "maxLength": 60}}},
+    "properties": {"names": {"type": "array", "maxItems": ASKED_NAMES, "items": {"type": "string", "maxLength": NAME_LENGTH}}},
     "required": ["names"],
     "additionalProperties": False,
 }
@@ -46,12 +49,16 @@ def run(syn: Synthesis) -> None:
         undecided = syn.undecided(STAGE, [chunk.ref for chunk in batch])
         system = syn.system(STAGE, TASK)
         asks = [
-            Ask(STAGE, ref, system, quoted(notes.shown(ref, syn.vault.note_chars)), SCHEMA, max_tokens=256) for ref in undecided
+            Ask(STAGE, ref, system, quoted(notes.shown(ref, syn.vault.note_chars)), SCHEMA, max_tokens=120) for ref in undecided
         ]
         for ref, answer in zip(undecided, syn.ask(told, asks), strict=True):
             said = answer.value["names"] if answer.value else []
-            kept = [name for raw in said if (name := names.usable(raw, notes.text(ref), ignored))]
+            text = notes.text(ref)
+            kept = [name for raw in said if (name := names.usable(raw, text, ignored))]
             told.count("names not in the passage", len(said) - len(kept))
+            # What is plainly written as a name needs no model to be seen.
+            written = (name for turn in notes.messages(ref) for name in wording.proper_names(turn.text))
+            kept += [name for raw in written if (name := names.usable(raw, text, ignored))]
             syn.decide(
                 STAGE, ref, names=list(dict.fromkeys(kept))[:MOST_NAMES], **({"error": answer.error} if answer.error else {})
             )

@@ -101,6 +101,5 @@ def _anchor(value: Any) -> str:
     if value["section"] == IN_LEAD:
         return LEAD
     if value["section"] == NEW:
-        title = wording.title(value["title"])
-        return title[:1].upper() + title[1:]
+        return wording.heading(value["title"])
     return str(value["section"])

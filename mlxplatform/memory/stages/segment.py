@@ -6,7 +6,7 @@ change are kept as they are, so a conversation that grew is cut only at its new 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db import transaction
@@ -40,7 +40,7 @@ SCHEMA: dict[str, Any] = {
                 "properties": {
                     "first": {"type": "integer"},
                     "last": {"type": "integer"},
-                    "label": {"type": "string", "maxLength": 80},
+                    "label": {"type": "string", "maxLength": 60},
                 },
                 "required": ["first", "last", "label"],
                 "additionalProperties": False,
@@ -86,7 +86,7 @@ def _cut(syn: Synthesis, told: StageReport, conversations: Sequence[Conversation
             if len(window) > UNCUT_TURNS:
                 asked.append(len(windows) - 1)
                 prompt = quoted(transcript(window, syn.vault.note_chars, numbered=True))
-                asks.append(Ask(STAGE, conversation.hash, system, prompt, SCHEMA, max_tokens=600))
+                asks.append(Ask(STAGE, conversation.hash, system, prompt, SCHEMA, max_tokens=500))
     answers = dict(zip(asked, syn.ask(told, asks), strict=True))
     for place, (conversation, window) in enumerate(windows):
         whole = [(window[0].position, window[-1].position, conversation.title or window[0].text)]
@@ -97,7 +97,8 @@ def _cut(syn: Synthesis, told: StageReport, conversations: Sequence[Conversation
             told.count("cut without the model")
             found = whole
         else:
-            found = repaired(answer.value["passages"], window[0].position, window[-1].position)
+            spans = repaired(answer.value["passages"], window[0].position, window[-1].position)
+            found = whole_exchanges(spans, {message.position: message.role for message in window})
         passages[conversation.pk] += found
     for conversation in conversations:
         syn.check()
@@ -152,6 +153,32 @@ def repaired(passages: Sequence[dict[str, Any]], first: int, last: int) -> list[
     return [(start, end, found[start, end]) for start, end in sorted(found)]
 
 
+def whole_exchanges(passages: Sequence[Passage], roles: Mapping[int, str]) -> list[Passage]:
+    """Passages that begin with a question and end with an answer, without those that lie inside another one.
+
+    Small models cut between a question and its answer and name every range they can think of; each would be
+    counted as a passage of its own.
+    """
+    grown: dict[tuple[int, int], str] = {}
+    for start, end, label in passages:
+        while roles.get(start) == "assistant" and start - 1 in roles:
+            start -= 1
+        while roles.get(end) == "user" and roles.get(end + 1) == "assistant":
+            end += 1
+        grown.setdefault((start, end), label)
+    outer = [
+        (start, end) for start, end in grown if not any(s <= start and end <= e and (s, e) != (start, end) for s, e in grown)
+    ]
+    return [(start, end, grown[start, end]) for start, end in sorted(outer)]
+
+
+def _label(text: str, conversation: Conversation, turns: Sequence[Message]) -> str:
+    """A passage's label: short, and not the beginning of what it labels."""
+    wanted = wording.label(text)
+    repeats = any(wording.plain(turn.text, 1000).casefold().startswith(wanted.casefold().rstrip("…")) for turn in turns)
+    return wording.label(conversation.title) if repeats and conversation.title else wanted
+
+
 def _store(conversation: Conversation, messages: Sequence[Message], kept: Sequence[Chunk], passages: Sequence[Passage]) -> None:
     by_position = {message.position: message for message in messages}
     with transaction.atomic():
@@ -170,7 +197,7 @@ def _store(conversation: Conversation, messages: Sequence[Message], kept: Sequen
                         ref=ref,
                         start=start,
                         end=end,
-                        label=wording.label(label),
+                        label=_label(label, conversation, turns),
                         at=conversation.updated_at,
                     )
                 )

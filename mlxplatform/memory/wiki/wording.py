@@ -54,6 +54,70 @@ _ORDER = re.compile(
     )""",
     re.IGNORECASE | re.VERBOSE,
 )
+#: The person and the model, as they speak in a conversation, and as a page speaks of the person.
+_SPEAKERS: tuple[tuple[str, str], ...] = (
+    (r"\b(?:i|you|we)\s+(?:am|are)\b|\b(?:i['’]m|you['’]re|we['’]re)\b", "the user is"),
+    (r"\b(?:i|you|we)\s+(?:was|were)\b", "the user was"),
+    (r"\b(?:i|you|we)\s+have\b|\b(?:i|you|we)['’]ve\b", "the user has"),
+    (r"\b(?:i|you|we)\s+(?:don['’]t|do not)\b", "the user does not"),
+    (
+        r"\b(?:i|you|we)(?=\s+(?:\w+ed|can|could|should|will|would|must|may|might|had|did|didn['’]t|bought|chose|got|went|made|took"
+        r"|said|found|built|put|sold|left|kept|began|wrote|ran|saw|came|gave|paid|sent|felt|lost|met|told|thought|grew|set)\b)",
+        "the user",
+    ),
+    (r"\b(?:my|your|our)\b", "the user's"),
+)
+_THIRD_PERSON = tuple((re.compile(pattern, re.IGNORECASE), said) for pattern, said in _SPEAKERS)
+#: Case counts: US is a country. A numeral after a name ("World War I") is none of them, see :func:`third_person`.
+_ADDRESSED = re.compile(r"(?<![\w.-])(?:I|[Mm]e|[Mm]yself|[Yy]ou|[Yy]ours|[Yy]ourself|[Ww]e|us|Us|[Oo]urs)(?![\w.-])")
+_AFTER_A_NAME = re.compile(r"[A-Z]\w* $")
+_NO_NAMES = """monday tuesday wednesday thursday friday saturday sunday january february march april may june july august
+    september october november december ok yes no hi hello hey thanks thank please sure dear english"""
+#: Not a name though written like one.
+_NO_NAME = frozenset(_NO_NAMES.split())
+_NAME = re.compile(r"[A-Z]\w* $")
+#: Not a name though written like one.
+_NO_NAME = frozenset(
+    [
+        "monday",
+        "tuesday",
+        "wednesday",
+        "thursday",
+        "friday",
+        "saturday",
+        "sunday",
+        "january",
+        "february",
+        "march",
+        "april",
+        "may",
+        "june",
+        "july",
+        "august",
+        "september",
+        "october",
+        "november",
+        "december",
+        "ok",
+        "yes",
+        "no",
+        "hi",
+        "hello",
+        "hey",
+        "thanks",
+        "thank",
+        "please",
+        "sure",
+        "dear",
+        "english",
+    ]
+)
+_NAME = re.compile(r"(?<=[a-z0-9,;:)] )[A-Z][\w’'-]*[\w](?: (?:of |the |de |van |von )?[A-Z0-9][\w’'-]*)*")
+#: They give away a language which writes every noun with a capital, so that names cannot be told by it.
+_GERMAN_WORDS = "der die das und ist nicht ein eine einen ich mit auf für den dem"
+_GERMAN = frozenset(_GERMAN_WORDS.split())
+#: Words of a heading; more make it a sentence.
+TITLE_WORDS = 6
 _HARMLESS = str.maketrans({"[": "(", "]": ")", "{": "(", "}": ")", "`": "'", "|": "/", "<": None, ">": None, "\\": None})
 _PATH = re.compile(r"\.\./|~/|(?:^|\s)/\w+/|\b[A-Za-z]:/")
 _RESERVED = frozenset({"con", "prn", "aux", "nul", *(f"com{n}" for n in range(1, 10)), *(f"lpt{n}" for n in range(1, 10))})
@@ -130,10 +194,39 @@ def plain(text: str, limit: int) -> str:
     return text
 
 
+def third_person(text: str) -> str:
+    """What was said to or by the person, as a statement about the person; '' when somebody is addressed all the same."""
+    for pattern, said in _THIRD_PERSON:
+        text = pattern.sub(lambda found, said=said, text=text: found[0] if _is_numeral(text, found) else said, text)
+    addressed = any(not _is_numeral(text, found) for found in _ADDRESSED.finditer(text))
+    return "" if addressed else text[:1].upper() + text[1:]
+
+
+def _is_numeral(text: str, found: re.Match[str]) -> bool:
+    return found[0].startswith("I") and bool(_AFTER_A_NAME.search(text, 0, found.start()))
+
+
+def proper_names(text: str) -> list[str]:
+    """Names written with a capital in the middle of a sentence, where a language keeps capitals for names."""
+    if len(_GERMAN & set(text.split())) > 1:
+        return []
+    found = (name.removesuffix(" I") for name in _NAME.findall(text))
+    return list(dict.fromkeys(name for name in found if name.split()[0].casefold() not in _NO_NAME and content(name)))
+
+
+def heading(text: str) -> str:
+    """A section's title, or '' for what is a sentence, breaks off, or says nothing."""
+    cleaned = title(text)
+    parts = cleaned.split()
+    if not 1 <= len(parts) <= TITLE_WORDS or ". " in cleaned or not content(cleaned) or parts[-1].casefold() in _STOP:
+        return ""
+    return cleaned[:1].upper() + cleaned[1:]
+
+
 def sentence(text: str) -> str:
     """A model's sentence made fit for a page, or '' when nothing of it is."""
     first_line = next((line for line in text.splitlines() if line.strip()), "")
-    cleaned = plain(first_line, SENTENCE_LIMIT)
+    cleaned = third_person(plain(first_line, SENTENCE_LIMIT))
     if len(content(cleaned)) < 2 or leaks(text) or leaks(cleaned):
         return ""
     return cleaned if cleaned[-1] in ".!?…。！？" else cleaned + "."
