@@ -37,7 +37,7 @@ READS = 100
 #: Numbers of one section's vector, as the starter embedding model makes it.
 DIMENSIONS = 384
 #: Passages of one measured stage.
-PASSAGES = 24
+PASSAGES = 12
 #: Bars: seconds to read all conversations, milliseconds for the slowest of twenty searches, share of the batch's speed.
 INGEST_S, SEARCH_MS, BATCH_SHARE = 60.0, 100.0, 0.9
 
