@@ -1,4 +1,4 @@
-"""When two names mean one thing: deterministic folding, no model.
+"""Names: which words of a text are one, and when two mean one thing. Deterministic, no model.
 
 A name is folded to its words (case, articles, possessives and punctuation do not count); it then matches a
 known one by equal words, by the same letters without spaces, by an alias, or by being part of exactly one
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from mlxplatform.memory.wiki import wording
 
@@ -20,6 +20,17 @@ _ARTICLES = frozenset({"a", "an", "the", "my", "our", "your", "his", "her", "the
 _POSSESSIVE = re.compile(r"['’]s\b", re.IGNORECASE)
 #: A single common word says too little to be folded into a longer name.
 _LONE_WORD = 4
+_NO_NAMES = """monday tuesday wednesday thursday friday saturday sunday january february march april may june july august
+    september october november december ok yes no hi hello hey thanks thank please sure dear english"""
+#: Not a name though written like one.
+_NO_NAME = frozenset(_NO_NAMES.split())
+_NAME_WORD = re.compile(r"[A-Z][\w’'-]*\w$|[A-Z0-9]\w*$")
+#: Small words inside a name.
+_JOINTS = frozenset({"of", "the", "de", "la", "van", "von"})
+_MARKUP = re.compile(r"[\[\]{}<>|`#*\\]|://|\.\./")
+_GERMAN_WORDS = "der die das und ist nicht ein eine einen ich mit auf für den dem"
+#: They give away a language which writes every noun with a capital, so that names cannot be told by it.
+_GERMAN = frozenset(_GERMAN_WORDS.split())
 
 
 def fold(name: str) -> str:
@@ -47,6 +58,44 @@ def fold_text(text: str) -> str:
     """A passage folded like a name, so that names can be looked for in it as whole words."""
     found = re.findall(r"[^\W_]+(?:[+#]+)?", _POSSESSIVE.sub("", unicodedata.normalize("NFKC", text).casefold()))
     return " " + " ".join(found) + " "
+
+
+def proper_names(text: str) -> list[str]:
+    """Names by their capitals, where a language keeps capitals for names: inside a sentence, or of several words.
+
+    Sentences with markup in them, and those that order their reader about, name nothing.
+    """
+    if len(_GERMAN & set(text.split())) > 1:
+        return []
+    found: list[str] = []
+    for said in re.split(r"(?<=[.!?…])\s+|\n+", text):
+        if not _MARKUP.search(said) and not wording.leaks(said):
+            found += _names_in(said.split())
+    return list(dict.fromkeys(found))
+
+
+def _names_in(said: Sequence[str]) -> Iterator[str]:
+    """Names in the words of one sentence."""
+    bare = [word.strip(',;:.!?()"“”') for word in said]
+    place = 0
+    while place < len(said):
+        start, run = place, list[str]()
+        while place < len(said) and (not run or not said[place].startswith(("(", '"', "“"))):
+            joint = bool(run) and bare[place] in _JOINTS and place + 1 < len(said) and bool(_NAME_WORD.match(bare[place + 1]))
+            if not joint and not _NAME_WORD.match(bare[place]):
+                break
+            run.append(bare[place])
+            place += 1
+            if not said[place - 1].endswith(bare[place - 1]):
+                break
+        place = max(place, start + 1)
+        while run and (wording.is_filler(run[0]) or run[0].casefold() in _NO_NAME):
+            run, start = run[1:], max(start, 1)
+        while run and (run[-1] == "I" or run[-1].isdigit()) and len(run) < 3:
+            run = run[:-1]
+        # A single word that begins a sentence has its capital from there.
+        if run and run[0][0].isupper() and (start > 0 or len(run) > 1) and wording.content(" ".join(run)):
+            yield " ".join(run)
 
 
 class Resolver:

@@ -11,7 +11,6 @@ from mlxplatform.memory import names
 from mlxplatform.memory.models import Alias, Chunk, ChunkEntity, Entity
 from mlxplatform.memory.names import Resolver
 from mlxplatform.memory.synthesis import Ask, Notes, Synthesis, quoted
-from mlxplatform.memory.wiki import wording
 from mlxplatform.memory.wiki.page import info_of, title_of
 
 STAGE = "extract"
@@ -57,7 +56,7 @@ def run(syn: Synthesis) -> None:
             kept = [name for raw in said if (name := names.usable(raw, text, ignored))]
             told.count("names not in the passage", len(said) - len(kept))
             # What is plainly written as a name needs no model to be seen.
-            written = (name for turn in notes.messages(ref) for name in wording.proper_names(turn.text))
+            written = (name for turn in notes.messages(ref) for name in names.proper_names(turn.text))
             kept += [name for raw in written if (name := names.usable(raw, text, ignored))]
             syn.decide(
                 STAGE, ref, names=list(dict.fromkeys(kept))[:MOST_NAMES], **({"error": answer.error} if answer.error else {})

@@ -64,9 +64,11 @@ def run(syn: Synthesis) -> None:
             prompt = f"{page}\n\n{quoted(notes.shown(ref, syn.vault.note_chars))}"
             asks.append(Ask(STAGE, subject, system, prompt, schema([*offered, NEW, NOWHERE]), max_tokens=80))
         for subject, answer in zip(batch, syn.ask(told, asks), strict=True):
-            anchor = _anchor(answer.value)
+            anchor = _anchor(answer.value, notes.chunks[by_subject[subject][0]])
             told.count("placed" if anchor else "nowhere")
-            syn.decide(STAGE, subject, anchor=anchor, new=bool(answer.value and answer.value["section"] == NEW))
+            syn.decide(
+                STAGE, subject, anchor=anchor, new=bool(answer.value and answer.value["section"] == NEW and anchor != LEAD)
+            )
 
 
 def _pairs(syn: Synthesis) -> list[tuple[str, str]]:
@@ -95,11 +97,13 @@ def _shown(text: str, offered: list[str]) -> str:
     return "\n".join(lines)
 
 
-def _anchor(value: Any) -> str:
+def _anchor(value: Any, chunk: Chunk) -> str:
     if not value or value["section"] == NOWHERE:
         return ""
     if value["section"] == IN_LEAD:
         return LEAD
     if value["section"] == NEW:
-        return wording.heading(value["title"])
+        # A title that is none must not cost the note its place.
+        titles = (value["title"], chunk.label, chunk.conversation.title)
+        return next((title for text in titles if (title := wording.heading(text))), LEAD)
     return str(value["section"])

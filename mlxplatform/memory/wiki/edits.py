@@ -319,8 +319,12 @@ def _retired(text: str, edit: Retire) -> str:
         raise DoesNotFit("the older sentence is a person's own and is left as it is")
     old = olds[0]
     cited = [label for sentence in olds for label in markers(sentence)]
+    filled = {section.heading for section in parse(text).sections if section.body.strip()}
     for sentence in olds:
         text = _cut(text, sentence)
+    page = parse(text)
+    # A section that this emptied goes with what it said; one that a person left empty stays.
+    text = render(Page(page.preamble, tuple(s for s in page.sections if s.body.strip() or s.heading not in filled)))
     if edit.kind == "error":
         return text
     page = parse(text)

@@ -49,6 +49,8 @@ _ORDER = re.compile(
     | \b(?:you\ (?:must|are\ now|should\ now|have\ to)|from\ now\ on|pretend\ (?:to|that)|act\ as|new\ instructions?)\b
     | \b(?:write|append|save|create|delete|edit|overwrite|move|rename|link|commit|push|add)\b[^.!?]{0,60}
       (?:\.\./|/etc/|~/|\.git\b|\.md\b|\bMeta/|\bTalk/|\bReference/|\barticles?/|\[\[)
+    | \b(?:write|append|save|create|delete|edit|overwrite|move|rename|link|add|forget)\b[^.!?]{0,40}
+      \b(?:every|all|each|any|other|the)\ (?:other\ )?(?:articles?|pages?|wiki|notes)\b
     | \b(?:call|invoke|run|use|execute)\b[^.!?]{0,20}\b(?:tool|function|command|shell|memory_[a-z]+)\b
     | <\|[^|>]{1,40}\|> | \[/?INST\] | <</?SYS>>
     )""",
@@ -71,53 +73,10 @@ _THIRD_PERSON = tuple((re.compile(pattern, re.IGNORECASE), said) for pattern, sa
 #: Case counts: US is a country. A numeral after a name ("World War I") is none of them, see :func:`third_person`.
 _ADDRESSED = re.compile(r"(?<![\w.-])(?:I|[Mm]e|[Mm]yself|[Yy]ou|[Yy]ours|[Yy]ourself|[Ww]e|us|Us|[Oo]urs)(?![\w.-])")
 _AFTER_A_NAME = re.compile(r"[A-Z]\w* $")
-_NO_NAMES = """monday tuesday wednesday thursday friday saturday sunday january february march april may june july august
-    september october november december ok yes no hi hello hey thanks thank please sure dear english"""
-#: Not a name though written like one.
-_NO_NAME = frozenset(_NO_NAMES.split())
-_NAME = re.compile(r"[A-Z]\w* $")
-#: Not a name though written like one.
-_NO_NAME = frozenset(
-    [
-        "monday",
-        "tuesday",
-        "wednesday",
-        "thursday",
-        "friday",
-        "saturday",
-        "sunday",
-        "january",
-        "february",
-        "march",
-        "april",
-        "may",
-        "june",
-        "july",
-        "august",
-        "september",
-        "october",
-        "november",
-        "december",
-        "ok",
-        "yes",
-        "no",
-        "hi",
-        "hello",
-        "hey",
-        "thanks",
-        "thank",
-        "please",
-        "sure",
-        "dear",
-        "english",
-    ]
-)
-_NAME = re.compile(r"(?<=[a-z0-9,;:)] )[A-Z][\w’'-]*[\w](?: (?:of |the |de |van |von )?[A-Z0-9][\w’'-]*)*")
-#: They give away a language which writes every noun with a capital, so that names cannot be told by it.
-_GERMAN_WORDS = "der die das und ist nicht ein eine einen ich mit auf für den dem"
-_GERMAN = frozenset(_GERMAN_WORDS.split())
 #: Words of a heading; more make it a sentence.
 TITLE_WORDS = 6
+#: Letters of its longest word; beyond that it is no word.
+LONGEST_WORD = 30
 _HARMLESS = str.maketrans({"[": "(", "]": ")", "{": "(", "}": ")", "`": "'", "|": "/", "<": None, ">": None, "\\": None})
 _PATH = re.compile(r"\.\./|~/|(?:^|\s)/\w+/|\b[A-Za-z]:/")
 _RESERVED = frozenset({"con", "prn", "aux", "nul", *(f"com{n}" for n in range(1, 10)), *(f"lpt{n}" for n in range(1, 10))})
@@ -139,6 +98,11 @@ def words(text: str) -> list[str]:
         elif word not in _STOP:
             found.append(stem_word(word))
     return found
+
+
+def is_filler(word: str) -> bool:
+    """Whether a word says nothing by itself."""
+    return word.casefold() in _STOP
 
 
 def content(text: str) -> frozenset[str]:
@@ -206,19 +170,12 @@ def _is_numeral(text: str, found: re.Match[str]) -> bool:
     return found[0].startswith("I") and bool(_AFTER_A_NAME.search(text, 0, found.start()))
 
 
-def proper_names(text: str) -> list[str]:
-    """Names written with a capital in the middle of a sentence, where a language keeps capitals for names."""
-    if len(_GERMAN & set(text.split())) > 1:
-        return []
-    found = (name.removesuffix(" I") for name in _NAME.findall(text))
-    return list(dict.fromkeys(name for name in found if name.split()[0].casefold() not in _NO_NAME and content(name)))
-
-
 def heading(text: str) -> str:
     """A section's title, or '' for what is a sentence, breaks off, or says nothing."""
     cleaned = title(text)
     parts = cleaned.split()
-    if not 1 <= len(parts) <= TITLE_WORDS or ". " in cleaned or not content(cleaned) or parts[-1].casefold() in _STOP:
+    runs_on = not 1 <= len(parts) <= TITLE_WORDS or ". " in cleaned or parts[-1].casefold() in _STOP
+    if runs_on or not content(cleaned) or max(map(len, parts)) > LONGEST_WORD:
         return ""
     return cleaned[:1].upper() + cleaned[1:]
 
