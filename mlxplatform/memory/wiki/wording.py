@@ -161,9 +161,13 @@ def plain(text: str, limit: int) -> str:
 def third_person(text: str) -> str:
     """What was said to or by the person, as a statement about the person; '' when somebody is addressed all the same."""
     for pattern, said in _THIRD_PERSON:
-        text = pattern.sub(lambda found, said=said, text=text: found[0] if _is_numeral(text, found) else said, text)
+        text = _spoken_of(text, pattern, said)
     addressed = any(not _is_numeral(text, found) for found in _ADDRESSED.finditer(text))
     return "" if addressed else text[:1].upper() + text[1:]
+
+
+def _spoken_of(text: str, pattern: re.Pattern[str], said: str) -> str:
+    return pattern.sub(lambda found: found[0] if _is_numeral(text, found) else said, text)
 
 
 def _is_numeral(text: str, found: re.Match[str]) -> bool:
