@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from mlxplatform.accounts import keys
 from mlxplatform.jobs.models import Job
 from mlxplatform.memory import runs
 from mlxplatform.memory.models import Change, Vault
@@ -219,6 +220,37 @@ def test_every_projects_vault_has_a_folder_of_its_own(project):
 def test_a_vault_from_before_keeps_its_folder_from_a_new_one():
     Vault.objects.create(name="wiki", project="other", folder="wiki")
     assert Vault.objects.create(name="wiki").folder == "wiki@2"
+
+
+def test_a_key_opts_itself_in_and_an_administrator_any_key_of_the_project(call, client):
+    call("post", "/api/memory/init", {})
+    assert call("patch", "/api/memory/vaults/wiki", {"history_keys": ["self"]})[1]["field"] == "history_keys[0]"
+    own, secret = keys.create("mine")
+    other, _ = keys.create("other")
+    foreign, _ = keys.create("foreign", project="elsewhere")
+    _, admins_secret = keys.create("admin", scopes=["admin"])
+
+    def patch(secret, wanted):
+        body = json.dumps({"history_keys": wanted})
+        headers = {"host": "localhost", "authorization": f"Bearer {secret}"}
+        answer = client.patch("/api/memory/vaults/wiki", data=body, content_type="application/json", headers=headers)
+        return answer.status_code, answer.json()
+
+    status, answer = patch(secret, ["self", own.id])
+    assert status == 200 and answer["vault"]["history_keys"] == [own.id]
+    assert patch(secret, ["self", other.id])[0] == 403
+    assert patch(admins_secret, [own.id, other.id])[1]["vault"]["history_keys"] == [own.id, other.id]
+    assert patch(secret, [other.id])[1]["vault"]["history_keys"] == [other.id], "a key may leave"
+    for wrong in ([foreign.id], ["key_none"], [3], [""], "self"):
+        assert patch(admins_secret, wrong)[0] == 400
+    assert Vault.objects.get().history_keys == [other.id]
+    with_keys = client.post(
+        "/api/memory/vaults",
+        data=json.dumps({"name": "second", "history_keys": ["self"]}),
+        content_type="application/json",
+        headers={"host": "localhost", "x-api-key": secret},
+    )
+    assert with_keys.json()["vault"]["history_keys"] == [own.id]
 
 
 def test_the_mcp_server_speaks_over_standard_input(reviewed, monkeypatch, capsysbinary):
