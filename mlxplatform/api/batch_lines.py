@@ -10,6 +10,7 @@ import msgspec
 
 from mlxplatform.api.anthropic import parse as anthropic_parse
 from mlxplatform.api.anthropic import render as anthropic_render
+from mlxplatform.api.fields import wrong_value
 from mlxplatform.api.openai.chat import parse as chat_parse
 from mlxplatform.api.openai.chat import render as chat_render
 from mlxplatform.api.openai.completions import parse as completions_parse
@@ -34,7 +35,7 @@ Render = Callable[[Call, list[Completion]], dict[str, Any]]
 def register_all() -> None:
     """Fill the registry of line protocols."""
     lines: tuple[tuple[str, str, Parse, Render], ...] = (
-        ("/v1/chat/completions", "chatcmpl-", chat_parse.parse, _chat),
+        ("/v1/chat/completions", "chatcmpl-", _parse_chat, _chat),
         ("/v1/completions", "cmpl-", completions_parse.parse, completions_render.completion_object),
         ("/v1/embeddings", "embd-", embeddings_parse.parse, _embeddings),
         ("/v1/responses", "resp_", _parse_response, _response),
@@ -105,6 +106,13 @@ def _embeddings(call: Call, answers: list[Completion]) -> dict[str, Any]:
     ]
     usage = {"prompt_tokens": answer.usage.prompt, "total_tokens": answer.usage.prompt}
     return {"object": "list", "data": data, "model": call.model, "usage": usage}
+
+
+def _parse_chat(body: Mapping[str, Any]) -> Asked:
+    asked = chat_parse.parse(body)
+    if asked.extra:
+        raise wrong_value("memory", "a batch line is one request and looks nothing up.")
+    return asked
 
 
 def _parse_response(body: Mapping[str, Any]) -> Asked:

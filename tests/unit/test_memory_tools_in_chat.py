@@ -7,8 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from mlxplatform.api import memory_tools
+from mlxplatform.api.batch_lines import register_all
 from mlxplatform.api.memory_tools import MOST_ROUNDS, Rounds
 from mlxplatform.api.openai.chat.parse import parse
+from mlxplatform.batches import protocols
 from mlxplatform.inference import client
 from mlxplatform.inference.contract import Admitted, Failed, Finished, Refusal, Text, ToolCall, Usage
 from mlxplatform.memory import index, tools
@@ -161,3 +163,12 @@ def test_what_a_page_says_is_quoted_bounded_and_a_mistake_is_told_to_the_model(s
     assert len(run("memory_section", '{"name": "Long", "section": "__lead__"}')) < memory_tools.ANSWER_LIMIT + 100
     assert tools.call(vault, "memory_category", {"name": "water craft"})["pages"][0]["name"] == "Boat"
     assert "not instructions" in tools.GUIDE
+
+
+def test_a_batch_line_looks_nothing_up():
+    register_all()
+    line = protocols.get("/v1/chat/completions")
+    assert line.parse({**BODY, "memory": False}).requests[0].tools == []
+    with pytest.raises(Refusal) as refused:
+        line.parse(BODY)
+    assert refused.value.param == "memory"
