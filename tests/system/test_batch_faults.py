@@ -162,6 +162,8 @@ def test_a_batch_survives_kills_at_random_points(slow_stack: Stack, seed: int) -
             slow_stack.kill("cpu")
             slow_stack.kill_and_wait("gpu")
         else:
+            if name == "engine":  # whose gpu process may just have begun
+                eventually(slow_stack.engine_pids, what="an engine to kill")
             slow_stack.kill_and_wait(name)
     run.verify()
 
