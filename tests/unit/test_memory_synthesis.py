@@ -514,6 +514,13 @@ def test_a_correction_in_the_passage_itself_drops_the_wrong_statement(vault):
     assert "every two months" not in text and "## History" not in text and "every month" in text
 
 
+def test_a_number_that_no_note_has_is_not_written(vault):
+    read(vault, CORPUS)
+    wrong = {"sentences": [{"text": "The Lelit Anna takes a 58 mm gasket of silicone.", "note": 1}]}
+    result, _ = synthesize(vault, Scripted(lambda ask: wrong if ask.stage == "draft" else None))
+    assert Wiki.of(vault).read(PAGE) is None and result["proposed"] == 0
+
+
 def test_half_a_sentence_is_not_kept(vault):
     cut = ("The Lelit Anna takes a 57 mm gasket. " + "The gasket of silicone is what the Lelit Anna takes and " * 9)[:300]
     read(vault, CORPUS)

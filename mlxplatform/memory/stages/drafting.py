@@ -88,7 +88,9 @@ def checked(syn: Synthesis, drafted: Any, notes: Sequence[Ground], said: Sequenc
         if 0 <= named < len(notes) and wording.grounding(text, notes[named].text) >= wording.GROUNDED:
             best = named
         score = wording.grounding(text, notes[best].text)
-        if score < wording.GROUNDED:
+        if not wording.numbers(text) <= wording.numbers(notes[best].text):
+            dropped.append("a number in it is not in its notes")
+        elif score < wording.GROUNDED:
             dropped.append("its notes do not say that")
         elif wording.comes_back(text, syn.forgotten):
             dropped.append("a person asked to forget it")

@@ -115,6 +115,11 @@ def grounding(sentence: str, notes: str) -> float:
     return len(said & content(notes)) / len(said) if said else 0.0
 
 
+def numbers(text: str) -> frozenset[str]:
+    """Numbers written in figures, a separator of thousands or decimals as it stands."""
+    return frozenset(re.findall(r"\d+(?:[.,:]\d+)*", text))
+
+
 def likeness(one: str, other: str) -> float:
     """Jaccard index of the content words."""
     first, second = content(one), content(other)
