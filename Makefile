@@ -4,7 +4,7 @@ PY = .venv/bin/python
 PYTEST = $(PY) -m pytest
 PATHS = mlxplatform workers tests manage.py
 
-.PHONY: help run test test-postgres drill bench lint format chromium blas postgres jq clean install install-dev
+.PHONY: help run test test-postgres drill bench lint audit format screenshots upgrade chromium blas postgres jq clean install install-dev
 
 help:
 	@echo "make run        start the platform      (PORT=9000 MODEL=<id> make run)"
@@ -12,8 +12,11 @@ help:
 	@echo "make test-postgres   what depends on the database, on a private PostgreSQL (TESTS=… for a part)"
 	@echo "make drill      long fault drills: kill -9, broker loss, full disk"
 	@echo "make bench      measurements, printed as a table"
-	@echo "make lint       ruff, mypy, import directions"
+	@echo "make lint       ruff, mypy, import directions, secrets, dependencies"
+	@echo "make audit      ask the vulnerability service about every dependency (goes online)"
 	@echo "make format     let ruff rewrite the sources"
+	@echo "make screenshots  renew the pictures of the guide"
+	@echo "make upgrade    fetch the newest version, install, migrate (with a backup)"
 	@echo "make chromium   install the browser the browser tests drive"
 	@echo "make blas       Linux: install a fast BLAS for CPU engines"
 	@echo "make postgres   install the server that the tests on PostgreSQL start"
@@ -48,10 +51,23 @@ lint: install-dev
 	@$(PY) -m ruff check $(PATHS)
 	@$(PY) -m mypy
 	@.venv/bin/lint-imports
+	@$(PY) .ci/find_secrets.py
+	@$(PY) .ci/dependencies.py
+
+audit: install-dev
+	@sh .ci/audit
 
 format: install-dev
 	@$(PY) -m ruff check --fix $(PATHS)
 	@$(PY) -m ruff format $(PATHS)
+
+screenshots: install-dev
+	@WRITE_DOCS=1 $(PYTEST) tests/browser/test_screenshots.py
+
+upgrade:
+	@git pull --ff-only
+	@sh requirements/install.sh run
+	@$(PY) manage.py prepare
 
 chromium:
 	@sh .ci/chromium

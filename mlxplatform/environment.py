@@ -6,6 +6,7 @@ Django's settings only copy values out of it. It imports nothing of ours.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -69,6 +70,19 @@ def _one_of(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
+def _networks(raw: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    try:
+        return [ipaddress.ip_network(item, strict=False) for item in _list(raw)]
+    except ValueError:
+        raise ValueError("use addresses such as 127.0.0.1 or networks such as 10.0.0.0/8, comma-separated") from None
+
+
+def _collector(raw: str) -> str:
+    if raw and not raw.startswith(("http://", "https://")):
+        raise ValueError("use an address that begins with http:// or https://")
+    return raw
+
+
 @dataclass(frozen=True)
 class Setting:
     """One variable. ``default`` is text, parsed like a value from the environment ("" stays "")."""
@@ -99,6 +113,7 @@ SETTINGS: tuple[Setting, ...] = (
         "auto: keyless on loopback until the first key exists. required: always a key.",
     ),
     Setting("ALLOWED_HOSTS", "", _list, "More names this server may be called by, comma-separated, besides localhost."),
+    Setting("PROXIES", "", _networks, "Addresses of reverse proxies whose X-Forwarded-For and X-Forwarded-Proto are believed."),
     Setting("CORS_ORIGINS", "", _list, "Web origins allowed to call the API from a browser, comma-separated."),
     Setting("MAX_BODY_MB", "10", _positive, "Largest JSON request body, MiB."),
     Setting("MAX_FILE_MB", "512", _positive, "Largest uploaded file, MiB."),
@@ -153,6 +168,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("SANDBOX_IMAGE", "", str, "Container image that runs model-written code, pinned as name@sha256:...; never pulled."),
     Setting("JOB_LOG_DAYS", "90", _positive, "Age at which the log of an ended job is removed, days; its row and end stay."),
     Setting("LOG_LEVEL", "info", _one_of("debug", "info", "warning", "error"), "Least severe log line written."),
+    Setting(
+        "TRACES", "", _collector, "Where OpenTelemetry traces go, such as http://127.0.0.1:4318/v1/traces; empty: none are made."
+    ),
     Setting("SECRET_KEY", "", str, "Django's signing key; empty: made once and kept in the data directory."),
 )
 

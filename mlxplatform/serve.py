@@ -51,8 +51,14 @@ def main() -> None:
     from mlxplatform.asgi import application  # isort: skip
     from django.conf import settings
 
+    from mlxplatform import tracing
     from mlxplatform.http.front import limit_of
 
+    try:
+        tracing.start("web")
+    except environment.BadSetting as error:
+        print(f"mlxplatform: {error}", file=sys.stderr)  # noqa: T201  a sentence for the terminal
+        sys.exit(os.EX_CONFIG)
     if reason := refusal_to_bind(settings.ENV.host):
         print(f"mlxplatform: {reason}", file=sys.stderr)  # noqa: T201  a sentence for the terminal
         sys.exit(os.EX_CONFIG)

@@ -33,6 +33,10 @@ def _secret_key() -> str:
         raise environment.BadSetting(f"the data directory {HOME} cannot be used: {error.strerror}.") from None
 
 
+# No outbound connection unasked: the hub's library reports use unless told not to. Children inherit this.
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("DO_NOT_TRACK", "1")
+
 SECRET_KEY = _secret_key()
 DEBUG = False
 REDIS_URL = ENV.redis_url or f"unix://{paths.broker_socket(HOME)}"
@@ -82,6 +86,9 @@ MIDDLEWARE = [
     "mlxplatform.http.people.MessageMiddleware",
     "mlxplatform.http.people.FrameMiddleware",
 ]
+
+if ENV.traces:
+    MIDDLEWARE.insert(1, "mlxplatform.tracing.TraceMiddleware")
 
 ROOT_URLCONF = "mlxplatform.urls"
 ASGI_APPLICATION = "mlxplatform.asgi.application"
@@ -140,10 +147,14 @@ LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_TZ = True
 X_FRAME_OPTIONS = "DENY"
-SECURE_CONTENT_TYPE_NOSNIFF = True
 SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_HTTPONLY = True
-LOGIN_URL = "/admin/login/"
+LOGIN_URL = "/login/"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
 
 REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],

@@ -2,6 +2,7 @@
 
 from django.contrib import admin
 from django.urls import include, path
+from django.views.generic import RedirectView
 
 from mlxplatform.operations.admin_views import upkeep
 
@@ -17,7 +18,10 @@ urlpatterns = [
     path("", include("mlxplatform.memory.urls")),
     path("", include("mlxplatform.schedules.urls")),
     path("", include("mlxplatform.accounts.urls")),
+    path("", include("mlxplatform.operations.urls")),
     path("", include("mlxplatform.console.urls")),
+    # One door: the admin's own form would not count wrong passwords.
+    path("admin/login/", RedirectView.as_view(pattern_name="console:sign-in", query_string=True)),
     path("admin/upkeep/", admin.site.admin_view(upkeep), name="upkeep"),
     path("admin/", admin.site.urls),
 ]

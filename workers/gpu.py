@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import structlog
@@ -51,9 +52,11 @@ def main() -> None:
 
     from django.conf import settings
 
+    from mlxplatform import tracing
     from mlxplatform.broker import queues
     from mlxplatform.broker.connections import sync_client
     from mlxplatform.broker.dramatiq_broker import get_broker
+    from mlxplatform.environment import BadSetting
     from mlxplatform.jobs.pulse import Pulse
     from mlxplatform.rows import sweep as rows
     from workers.host.control import Control
@@ -63,6 +66,12 @@ def main() -> None:
     from workers.host.state import HostState
     from workers.tasks import generation, jobs
     from workers.tasks import rows as _run_chunk  # noqa: F401  its import declares the actor of the rows queue
+
+    try:
+        tracing.start("gpu")
+    except BadSetting as error:
+        log.error("misconfigured", reason=str(error))
+        sys.exit(os.EX_CONFIG)
 
     stop = Stop()
     end_with_parent(stop.set, grace=DRAIN_SECONDS + 1)

@@ -16,6 +16,8 @@ POLL = 0.2
 MODEL_LOOKS = 15
 #: Seconds between two words about a start that takes long.
 PATIENCE = 30.0
+#: Addresses only this machine reaches.
+LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
 def base_url(settings: Environment) -> str:
@@ -53,8 +55,13 @@ def _model_line(body: bytes) -> str:
     return ""
 
 
-def banner(url: str, model: str, password: str) -> str:
+def banner(url: str, model: str, password: str, *, exposed: bool = False) -> str:
     lines = [f"MLX Platform is ready: {url}"]
+    if exposed:
+        lines.append(
+            "  WARNING  other machines reach this over plain HTTP: keys and answers can be read on the way. Put TLS in front"
+        )
+        lines.append("           (docs/guide/deploy), or serve 127.0.0.1 only.")
     if model:
         lines.append(f"  model  {model}")
     lines.append(f"  pages  {url}/" + (f"  user admin, password {password}  (shown once)" if password else ""))
@@ -84,4 +91,4 @@ async def announce(settings: Environment, told: Mapping[str, str], output: Outpu
         if model := _model_line(stats):
             break
         await asyncio.sleep(POLL)
-    output.say(banner(base_url(settings), model, told.get("admin_password", "")))
+    output.say(banner(base_url(settings), model, told.get("admin_password", ""), exposed=settings.host not in LOOPBACK))

@@ -33,6 +33,7 @@ class Chore:
 
 def chores() -> list[Chore]:
     """All periodic work of the platform."""
+    from mlxplatform.accounts import throttle
     from mlxplatform.datasets import submit as datasets
     from mlxplatform.files import service as files
     from mlxplatform.inference import history
@@ -49,6 +50,7 @@ def chores() -> list[Chore]:
         Chore("dataset previews", 3600.0, datasets.sweep_previews),
         Chore("history", 30.0, history.sweep),
         Chore("job logs", 3600.0, retention.sweep),
+        Chore("sign-in failures", 3600.0, throttle.sweep),
         Chore("schedules", 1.0, schedules.tick),
         Chore("webhooks", 1.0, webhooks.deliver_due, waits=True),
     ]

@@ -13,15 +13,17 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from rest_framework.authentication import CSRFCheck
 
-from mlxplatform.accounts import keys
+from mlxplatform.accounts import keys, people
 from mlxplatform.accounts.keys import Quota
 from mlxplatform.accounts.models import DEFAULT_PROJECT, ApiKey
-from mlxplatform.accounts.scopes import ADMIN, ROLES, SCOPES, grants, needed
+from mlxplatform.accounts.scopes import ADMIN, SCOPES, grants, needed
+from mlxplatform.http.clients import address_of, is_encrypted
 from mlxplatform.inference.contract import Refusal
 
 #: Seconds a key check is remembered in this process; a revoked key may live on for this long.
@@ -29,6 +31,9 @@ _REMEMBER = 2.0
 #: Most key checks remembered at once.
 _REMEMBER_COUNT = 4096
 
+
+#: Headers with which a proxy says that it passes a request on.
+_FORWARDING = ("HTTP_FORWARDED", "HTTP_X_FORWARDED_FOR", "HTTP_X_FORWARDED_HOST", "HTTP_X_REAL_IP", "HTTP_VIA")
 
 NO_LIMITS = Quota()
 
@@ -51,7 +56,13 @@ class Identity:
 #: The single user of a machine on which no key exists.
 LOCAL = Identity("local", DEFAULT_PROJECT, frozenset(SCOPES))
 
+#: Seconds between two warnings about keys that one address sends unencrypted.
+_WARN_EVERY = 3600.0
+
+log = structlog.get_logger(__name__)
+
 _known: dict[str, tuple[float, Identity]] = {}
+_warned: dict[str, float] = {}
 _keyless: tuple[float, bool] = (0.0, False)
 
 
@@ -69,6 +80,8 @@ async def identify(request: HttpRequest) -> Identity:
         Refusal: 401 without valid credentials, 403 without the scope or the CSRF token.
     """
     offered = offered_keys(request)
+    if offered:
+        _warn_unencrypted(request)
     identity = await _by_keys(offered) if offered else None
     if identity is None:
         identity = await _by_session(request)
@@ -85,6 +98,19 @@ async def identify(request: HttpRequest) -> Identity:
     return identity
 
 
+def _warn_unencrypted(request: HttpRequest) -> None:
+    """Say loudly, once an hour and address, that keys cross a network readable by everybody on it."""
+    if is_encrypted(request) or is_loopback(request):
+        return
+    address, now = address_of(request), time.monotonic()
+    if _warned.get(address, 0.0) > now:
+        return
+    if len(_warned) >= _REMEMBER_COUNT:
+        _warned.clear()
+    _warned[address] = now + _WARN_EVERY
+    log.warning("A key arrived over plain HTTP: whoever is on the network can read and use it. Put TLS in front.", client=address)
+
+
 def offered_keys(request: HttpRequest) -> list[str]:
     """Secrets sent with the request, in the order they are tried."""
     found = []
@@ -97,7 +123,9 @@ def offered_keys(request: HttpRequest) -> list[str]:
 
 
 def is_loopback(request: HttpRequest) -> bool:
-    """Whether the socket's peer is this machine. Forwarding headers are not believed."""
+    """Whether somebody on this machine asks: the socket's peer is, and no proxy on it speaks for another."""
+    if any(name in request.META for name in _FORWARDING):
+        return False
     try:
         return ipaddress.ip_address(request.META.get("REMOTE_ADDR", "")).is_loopback
     except ValueError:
@@ -143,22 +171,17 @@ def _of_session(request: HttpRequest) -> Identity | None:
     check.process_request(request)
     if reason := check.process_view(request, _nothing, (), {}):
         raise Refusal(403, "csrf_failed", f"Cross-site protection: {reason}")
-    return Identity(f"user:{user.get_username()}", DEFAULT_PROJECT, user_scopes(user))
+    return of_person(user)
+
+
+def of_person(user: Any) -> Identity:
+    """The identity of a signed-in person, without any check of where the request came from."""
+    return Identity(f"user:{user.get_username()}", people.project_of(user), people.scopes_of(user))
 
 
 def _nothing(request: HttpRequest) -> HttpResponse:
     """Stands where the CSRF check wants a view; it never calls it."""
     return HttpResponse()
-
-
-def user_scopes(user: Any) -> frozenset[str]:
-    """What a signed-in person may do: everything for a superuser, else what their groups allow."""
-    if not user.is_active:
-        return frozenset()
-    if user.is_superuser:
-        return frozenset(SCOPES)
-    groups = user.groups.values_list("name", flat=True)
-    return frozenset(scope for name in groups for scope in ROLES.get(name, ()))
 
 
 async def _is_open() -> bool:

@@ -58,6 +58,36 @@ class ApiKey(models.Model):
         return self.expires_at is None or self.expires_at > timezone.now()
 
 
+class Person(models.Model):
+    """What the platform knows of a user beside Django's own row: the project whose work they see and add to."""
+
+    user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="person")
+    project = models.CharField(max_length=64, default=DEFAULT_PROJECT)
+
+    class Meta:
+        verbose_name_plural = "people"
+
+    def __str__(self) -> str:
+        return f"{self.user} in {self.project}"
+
+
+class SignInFailure(models.Model):
+    """One wrong password. In SQL, so that guessing does not start afresh when a process does."""
+
+    account = models.CharField(max_length=150)
+    address = models.CharField(max_length=45)
+    at = models.DateTimeField(default=timezone.now, db_index=True)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["account", "at"], name="sign_in_account"),
+            models.Index(fields=["address", "at"], name="sign_in_address"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.account} from {self.address}"
+
+
 class UsageDay(models.Model):
     """Tokens and requests of one key and model on one UTC day. ``key_id`` is "" for keyless use."""
 

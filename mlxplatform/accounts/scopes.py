@@ -8,6 +8,7 @@ from __future__ import annotations
 INFERENCE = "inference"
 READ = "read"
 WRITE = "write"
+OPERATE = "operate"
 ADMIN = "admin"
 
 #: Every scope with what it opens, as shown by the API and the pages.
@@ -15,6 +16,7 @@ SCOPES = {
     INFERENCE: "Ask models: chat, completions, responses, messages, embeddings, decisions.",
     READ: "See jobs, files, batches, datasets, models, usage of the own project.",
     WRITE: "Submit, cancel and delete jobs, files, batches, datasets, schedules of the own project.",
+    OPERATE: "Run the machine: load, pin and delete models, download them, hold queues.",
     ADMIN: "Everything, in every project, and the keys themselves.",
 }
 
@@ -23,8 +25,8 @@ DEFAULT_SCOPES = (INFERENCE, READ, WRITE)
 
 #: Groups of people; each is a Django group of the same name.
 ROLES: dict[str, tuple[str, ...]] = {
-    "admin": (INFERENCE, READ, WRITE, ADMIN),
-    "operator": (INFERENCE, READ, WRITE),
+    "admin": (INFERENCE, READ, WRITE, OPERATE, ADMIN),
+    "operator": (INFERENCE, READ, WRITE, OPERATE),
     "member": (INFERENCE, READ, WRITE),
     "viewer": (READ,),
 }
@@ -40,14 +42,20 @@ _INFERENCE_PREFIXES = (
     "/v1/decisions",
     "/v1/systemone",
     "/v1/audio",
+    "/v1/images",
     "/v1/moderations",
     "/api/chat",
     "/api/generate",
     "/api/embed",
+    "/api/embeddings",
     "/api/show",
 )
 #: Batches live under inference prefixes but are durable work.
 _WRITE_PREFIXES = ("/v1/messages/batches",)
+#: What concerns the whole machine rather than one project. Looking at it stays READ.
+_OPERATE_PREFIXES = ("/api/models", "/api/queues", "/api/library", "/api/hub/download", "/api/gc")
+#: POST paths that only look.
+_LOOKING_PREFIXES = ("/api/quantize/inspect", "/api/finetune/inspect-dataset", "/api/memory/tools", "/mcp/memory")
 _ADMIN_PREFIXES = ("/api/keys", "/api/audit")
 
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
@@ -61,7 +69,9 @@ def needed(method: str, path: str) -> str:
         return READ
     if _under(path, _INFERENCE_PREFIXES) and not _under(path, _WRITE_PREFIXES):
         return INFERENCE
-    return WRITE
+    if _under(path, _OPERATE_PREFIXES):
+        return OPERATE
+    return READ if _under(path, _LOOKING_PREFIXES) else WRITE
 
 
 def grants(held: frozenset[str] | tuple[str, ...], scope: str) -> bool:

@@ -99,10 +99,12 @@ async def place_call(http: HttpRequest, asked: Asked) -> Call:
         asked = replace(asked, record=False)
     project = getattr(http, "project", "default")
     place = await find_place(asked.model, client.kind_of(asked.request), project=project)
-    identity = getattr(http, "identity", None)
+    identity, trace = getattr(http, "identity", None), getattr(http, "trace", "")
     return Call(
         asked=asked,
-        requests=tuple(msgspec.structs.replace(request, model=place.model.id, project=project) for request in asked.requests),
+        requests=tuple(
+            msgspec.structs.replace(request, model=place.model.id, project=project, trace=trace) for request in asked.requests
+        ),
         model=place.model.id,
         created=int(began),
         headers=answer_headers(asked.model, place, asked.ignored),

@@ -1,4 +1,4 @@
-"""``/health``, ``/readyz``, ``/stats`` and ``/v1``: what the hosts say of themselves, read from their live state.
+"""``/health``, ``/livez``, ``/readyz``, ``/stats`` and ``/v1``: what the hosts say of themselves, read from their live state.
 
 ``/health`` is one exact object while an engine is well, so that probes of mlx_lm.server keep working; everything else
 is 503. None of these loads a model or waits for one.
@@ -6,8 +6,11 @@ is 503. None of these loads a model or waits for one.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+from django.db import DatabaseError
+from django.db.models import Count
 from django.http import HttpRequest, HttpResponse
 
 from mlxplatform.broker.connections import BROKER_ERRORS
@@ -16,7 +19,10 @@ from mlxplatform.http.views import endpoint
 from mlxplatform.inference import history
 from mlxplatform.inference.models import Host
 from mlxplatform.inference.placement import HostState, live_hosts
+from mlxplatform.jobs.models import Worker
 
+#: Seconds the database may take before it counts as down.
+DATABASE_PATIENCE = 2.0
 #: Engine states in which requests are answered; an absent engine starts when it is asked.
 WELL = {"ready", "loading", "starting", "absent"}
 
@@ -54,15 +60,33 @@ async def health(request: HttpRequest) -> HttpResponse:
 
 async def ready(request: HttpRequest) -> HttpResponse:
     hosts = await _hosts()
-    reason = trouble(hosts)
+    queues = await _manned_queues()
+    reason = "database_unavailable" if queues is None else trouble(hosts)
     body = {
         "status": "ok" if reason is None else "unavailable",
+        "database": "ok" if queues is not None else "down",
         "broker": "ok" if hosts is not None else "down",
+        "workers": queues or {},
         "hosts": {host.name: host.engine_state for host in hosts or ()},
     }
     if reason is not None:
         body["reason"] = reason
     return json_response(body, 200 if reason is None else 503)
+
+
+async def _manned_queues() -> dict[str, int] | None:
+    """Live worker processes by the queue of jobs they serve; None when the database does not answer."""
+    try:
+        async with asyncio.timeout(DATABASE_PATIENCE):
+            rows = Worker.objects.values_list("queue").annotate(n=Count("id")).order_by("queue")
+            return {queue: number async for queue, number in rows}
+    except (DatabaseError, TimeoutError):
+        return None
+
+
+async def live(request: HttpRequest) -> dict[str, str]:
+    """Whether this process answers, whatever else is down: what restarts it should ask this, not ``/health``."""
+    return {"status": "alive"}
 
 
 async def stats(request: HttpRequest) -> dict[str, Any]:
@@ -113,6 +137,7 @@ async def index(request: HttpRequest) -> dict[str, Any]:
 
 health_view = endpoint(GET=health)
 ready_view = endpoint(GET=ready)
+live_view = endpoint(GET=live)
 stats_view = endpoint(GET=stats)
 index_view = endpoint(GET=index)
 hosts_view = endpoint(GET=host_list)

@@ -16,6 +16,7 @@ from mlxplatform.api.rerank import views as rerank
 
 urlpatterns = [
     path("health", status.health_view),
+    path("livez", status.live_view),
     path("readyz", status.ready_view),
     path("stats", status.stats_view),
     path("metrics", metrics.metrics_view),

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mlxplatform.accounts.scopes import ADMIN, INFERENCE, READ, WRITE
+
 
 @dataclass(frozen=True)
 class Link:
+    """One page; ``scope`` is what its view asks for, so that nobody is shown a door that stays shut."""
+
     label: str
     route: str
+    scope: str = READ
 
 
 @dataclass(frozen=True)
@@ -18,21 +23,34 @@ class Section:
 
 
 SECTIONS: tuple[Section, ...] = (
-    Section("Work", (Link("Home", "console:home"), Link("Chat", "console:chat"), Link("Jobs", "console:jobs"))),
+    Section("Work", (Link("Home", "console:home"), Link("Chat", "console:chat", INFERENCE), Link("Jobs", "console:jobs"))),
     Section(
         "Data",
         (
             Link("Datasets", "console:datasets"),
-            Link("New dataset", "console:dataset-new"),
+            Link("New dataset", "console:dataset-new", WRITE),
             Link("Batches", "console:batches"),
             Link("Files", "console:files"),
         ),
     ),
     Section(
         "Models",
-        (Link("Library", "console:models"), Link("Fine-tune", "console:finetune"), Link("Quantize", "console:quantize")),
+        (
+            Link("Library", "console:models"),
+            Link("Fine-tune", "console:finetune", WRITE),
+            Link("Quantize", "console:quantize", WRITE),
+        ),
     ),
     Section("Memory", (Link("Wiki and review", "console:memory"),)),
     Section("Clock", (Link("Schedules", "console:schedules"),)),
-    Section("House", (Link("Usage", "console:usage"), Link("Keys", "console:keys"), Link("Raw rows", "admin:index"))),
+    Section(
+        "House",
+        (
+            Link("Usage", "console:usage"),
+            Link("Data and upkeep", "console:house"),
+            Link("Keys", "console:keys", ADMIN),
+            Link("People", "console:people", ADMIN),
+            Link("Raw rows", "admin:index", ADMIN),
+        ),
+    ),
 )

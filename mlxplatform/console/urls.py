@@ -4,14 +4,31 @@ from django.templatetags.static import static
 from django.urls import path
 from django.views.generic import RedirectView
 
-from mlxplatform.console.views import accounts, datasets, files, home, jobs, memory, models, schedules
+from mlxplatform.console.views import (
+    accounts,
+    conversations,
+    datasets,
+    files,
+    home,
+    house,
+    jobs,
+    memory,
+    models,
+    schedules,
+    signin,
+)
 
 app_name = "console"
 
 urlpatterns = [
     path("favicon.ico", RedirectView.as_view(url=static("console/icon.svg"))),
     path("", home.home, name="home"),
+    path("login/", signin.sign_in, name="sign-in"),
+    path("logout/", signin.sign_out, name="sign-out"),
+    path("console/password", signin.password, name="password"),
     path("console/chat", home.chat, name="chat"),
+    path("console/conversations", conversations.conversation_list, name="conversations"),
+    path("console/conversations/<str:conversation_id>", conversations.conversation, name="conversation"),
     path("console/jobs", jobs.job_list, name="jobs"),
     path("console/jobs/action", jobs.job_action, name="job-action"),
     path("console/jobs/<str:job_id>", jobs.job_detail, name="job"),
@@ -38,4 +55,8 @@ urlpatterns = [
     path("console/usage", accounts.usage, name="usage"),
     path("console/keys", accounts.key_list, name="keys"),
     path("console/keys/action", accounts.key_action, name="key-action"),
+    path("console/data", house.overview, name="house"),
+    path("console/data/erase", house.erase, name="erase"),
+    path("console/people", accounts.people_list, name="people"),
+    path("console/people/action", accounts.people_action, name="people-action"),
 ]

@@ -31,6 +31,12 @@ def project_of(request: HttpRequest) -> str:
     return getattr(request, "project", "default")
 
 
+def sight_of(request: HttpRequest) -> str | None:
+    """The project in which a file is looked up by its id; None for administrators, whose pages list every project's."""
+    identity = getattr(request, "identity", None)
+    return None if identity is not None and identity.is_admin else project_of(request)
+
+
 def actor_of(request: HttpRequest) -> str:
     identity = getattr(request, "identity", None)
     return identity.actor if identity is not None else "local"
@@ -100,7 +106,7 @@ def list_files(request: HttpRequest) -> dict[str, Any]:
 
 
 def show_file(request: HttpRequest, file_id: str) -> dict[str, Any]:
-    return file_json(service.find(file_id, project_of(request)))
+    return file_json(service.find(file_id, sight_of(request)))
 
 
 def delete_file(request: HttpRequest, file_id: str) -> dict[str, Any]:
@@ -112,7 +118,7 @@ def delete_file(request: HttpRequest, file_id: str) -> dict[str, Any]:
 
 
 async def send_content(request: HttpRequest, file_id: str) -> HttpResponseBase:
-    file = await sync_to_async(service.find)(file_id, project_of(request))
+    file = await sync_to_async(service.find)(file_id, sight_of(request))
     extension = "." + file.filename.rpartition(".")[2].lower()
     content_type = CONTENT_TYPES.get(extension, "application/octet-stream")
     if file.producer:

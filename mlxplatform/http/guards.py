@@ -70,6 +70,8 @@ class GuardMiddleware:
     def _named(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         identity = request.request_id  # type: ignore[attr-defined]
         response["x-request-id"] = identity
+        # What a client or a model stored is never guessed to be a page.
+        response["X-Content-Type-Options"] = "nosniff"
         if dialect_of(request.path) == "anthropic":
             response["request-id"] = identity
         return response

@@ -20,11 +20,21 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.middleware import clickjacking, csrf
 from whitenoise.middleware import WhiteNoiseMiddleware
 
+from mlxplatform.http.clients import is_encrypted
 from mlxplatform.http.errors import dialect_of
 
 
 def concerns_people(request: HttpRequest) -> bool:
     return dialect_of(request.path) == "page" or settings.SESSION_COOKIE_NAME in request.COOKIES
+
+
+def _kept_to_tls(request: HttpRequest, response: Any) -> Any:
+    """Cookies given over TLS are never sent without it; over plain HTTP, as on this machine, they must be."""
+    if is_encrypted(request):
+        for name in (settings.SESSION_COOKIE_NAME, settings.CSRF_COOKIE_NAME):
+            if name in response.cookies:
+                response.cookies[name]["secure"] = True
+    return response
 
 
 class _ForPeople:
@@ -45,10 +55,14 @@ class _ForPeople:
 
 
 class SessionMiddleware(_ForPeople, sessions.SessionMiddleware):
-    pass
+    def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
+        return _kept_to_tls(request, super().process_response(request, response))
 
 
 class CsrfViewMiddleware(_ForPeople, csrf.CsrfViewMiddleware):
+    def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:  # type: ignore[override]
+        return _kept_to_tls(request, super().process_response(request, response))
+
     async def process_view(self, request: HttpRequest, *view: Any) -> HttpResponseBase | None:  # type: ignore[override]
         return await sync_to_async(super().process_view)(request, *view) if concerns_people(request) else None
 

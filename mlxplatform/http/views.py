@@ -60,4 +60,5 @@ def endpoint(**handlers: Callable[..., Any]) -> Callable[..., Any]:
             return error_response(request, INTERNAL)
         return answer if isinstance(answer, HttpResponseBase) else json_response(answer)
 
+    view.methods = tuple(sorted(handlers))  # type: ignore[attr-defined]
     return view

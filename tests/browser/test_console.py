@@ -67,14 +67,49 @@ def test_an_answer_streams_into_the_playground(page: Page) -> None:
     expect(page.locator("#status")).to_contain_text("tokens")
     page.get_by_role("button", name="Regenerate").click()
     expect(page.locator(".turn.assistant .body")).to_contain_text("Tokyo")
+    expect(page.locator(".turn.assistant .foot")).to_contain_text("per second")
+
+
+def test_a_conversation_is_found_again_continued_and_forgotten(page: Page) -> None:
+    page.goto("/console/chat")
+    expect(page.locator("#model option")).not_to_have_count(0)
+    page.get_by_label("Temperature").fill("0")
+    page.get_by_label("Longest answer, tokens").fill("16")
+    page.get_by_placeholder("Message").fill("What is the capital of Italy?")
+    page.keyboard.press("Enter")
+    entry = page.locator("#history").get_by_role("button", name="What is the capital of Italy?", exact=True)
+    expect(entry).to_be_visible()
     page.reload()
-    expect(page.locator("#history option")).to_have_count(2)
+    entry.click()
+    expect(page.locator(".turn.user .body")).to_have_text("What is the capital of Italy?")
+    expect(page.locator(".turn.assistant .body")).not_to_be_empty()
+    page.get_by_role("button", name="Edit").click()
+    expect(page.get_by_placeholder("Message")).to_have_value("What is the capital of Italy?")
+    page.get_by_role("button", name="Forget What is the capital of Italy?").click()
+    expect(entry).to_have_count(0)
+
+
+def test_two_models_answer_side_by_side_and_one_goes_on(page: Page) -> None:
+    page.goto("/console/chat")
+    expect(page.locator("#second option")).not_to_have_count(1)
+    page.get_by_label("Compare with").select_option(index=1)
+    page.get_by_label("Longest answer, tokens").fill("8")
+    page.get_by_label("Attach").set_input_files({"name": "n.txt", "mimeType": "text/plain", "buffer": b"<b>seven</b>"})
+    expect(page.locator("#attached")).to_have_text("n.txt")
+    page.get_by_placeholder("Message").fill("Compare.")
+    page.keyboard.press("Enter")
+    expect(page.locator(".turn.user .body")).to_contain_text("<b>seven</b>")
+    expect(page.locator(".compare .turn .foot")).to_have_count(2)
+    expect(page.locator(".compare .turn .foot").nth(1)).to_contain_text("tokens")
+    page.get_by_role("button", name="Go on with this").nth(1).click()
+    expect(page.locator(".turn.assistant")).to_have_count(1)
 
 
 def test_a_long_answer_can_be_stopped(page: Page, stack: Stack) -> None:
     page.goto("/console/chat")
     expect(page.locator("#model option")).not_to_have_count(0)
     # The schema keeps a model that would stop by itself at work.
+    page.get_by_text("Seed, structure, tools").click()
     page.get_by_label("Answer as JSON Schema").fill('{"type": "array", "items": {"type": "integer"}, "minItems": 900}')
     page.get_by_label("Longest answer, tokens").fill("1900")
     page.get_by_placeholder("Message").fill("Count for ever.")

@@ -50,7 +50,7 @@ def test_refusals(answer: str, declines: bool) -> None:
         ("Number 4111 1111 1111 1112", []),
         ("IBAN DE89 3704 0044 0532 0130 00", ["iban"]),
         ("Server 192.168.10.20 is up, version 1.2.3 too", ["ip_address"]),
-        ("token hf_abcdefghijklmnopqrstuvwxyzABCDEFGH", ["secret"]),
+        ("token hf_abcdefghijklmnopqrstuvwxyzABCDEFGH", ["secret"]),  # not-a-secret
         ("In 2024 there were 12,345 of 6.7 million", []),
     ],
 )

@@ -17,11 +17,13 @@ import dramatiq
 import redis
 import structlog
 
+from mlxplatform import tracing
 from mlxplatform.broker import queues
 from mlxplatform.broker.dramatiq_broker import get_broker
 from mlxplatform.inference.contract import Failed, Finished, InferenceRequest, Refusal, decode_events, decode_request
 from workers.host.publisher import NumberedSink, Publisher, unpack_ids
 from workers.host.runtime import HostRuntime, Running
+from workers.host.traced import TracedSink
 
 log = structlog.get_logger(__name__)
 
@@ -83,7 +85,8 @@ def take(client: redis.Redis, request_id: str) -> Taken | None:
 def run(runtime: HostRuntime, publisher: Publisher, taken: Taken) -> None:
     """Run one request to its end, whatever that is; every outcome reaches its sink."""
     request = taken.request
-    sink = publisher.sink(request, taken.first, len(taken.emitted))
+    numbered = publisher.sink(request, taken.first, len(taken.emitted))
+    sink = TracedSink(numbered, request) if tracing.is_on() else numbered
     try:
         running = _started(runtime, sink, taken)
     except Refusal as refusal:
@@ -100,7 +103,7 @@ def run(runtime: HostRuntime, publisher: Publisher, taken: Taken) -> None:
         pass
 
 
-def _started(runtime: HostRuntime, sink: NumberedSink, taken: Taken) -> Running:
+def _started(runtime: HostRuntime, sink: NumberedSink | TracedSink, taken: Taken) -> Running:
     """Start it; one that was promised an answer before waits for room instead of being refused it now."""
     deadline = time.monotonic() + RESUME_SECONDS
     while True:

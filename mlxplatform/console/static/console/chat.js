@@ -1,28 +1,47 @@
-/* The playground: streams chat completions from our own API, one column per model, everything shown as text. */
+/* The playground: streams chat completions from our own API, one column per model compared. */
 import { csrfToken } from "./page.js";
 import { frames } from "./sse.js";
 import * as store from "./conversations.js";
+import { button, turn } from "./turns.js";
 
 const $ = (id) => document.getElementById(id);
 const chat = $("chat");
+const empty = $("thread-empty");
+/* Largest text file that is pasted into a message, characters; longer ones belong into a dataset. */
+const MOST_TEXT = 200_000;
 let conversation = store.fresh();
 let running = null;
-
-async function loadModels() {
-  const answer = await fetch(chat.dataset.modelsUrl);
-  if (!answer.ok) return say("The model list cannot be read right now.");
-  const { data } = await answer.json();
-  for (const model of data) {
-    if (!model.capabilities || !model.capabilities.chat) continue;
-    $("model").add(new Option(model.id, model.id, false, Boolean(model.current)));
-    $("second").add(new Option(model.id, model.id));
-  }
-  const wanted = new URLSearchParams(location.search).get("model");
-  if (wanted) $("model").value = wanted;
-}
+let attached = [];
 
 function say(text) {
   $("status").textContent = text;
+}
+
+async function loadModels() {
+  const answer = await fetch(chat.dataset.modelsUrl);
+  if (!answer.ok) throw new Error("The model list cannot be read right now.");
+  const chatting = (await answer.json()).data.filter((model) => model.capabilities && model.capabilities.chat);
+  for (const [name, models] of [["Models", chatting.filter((m) => !m.id.startsWith("ft:"))], ["Trained here", chatting.filter((m) => m.id.startsWith("ft:"))]]) {
+    if (!models.length) continue;
+    for (const select of [$("model"), $("second")]) {
+      const group = document.createElement("optgroup");
+      group.label = name;
+      for (const model of models) {
+        const option = new Option(model.id, model.id, false, select === $("model") && Boolean(model.current));
+        option.dataset.vision = model.capabilities.vision ? "1" : "";
+        group.append(option);
+      }
+      select.append(group);
+    }
+  }
+  const wanted = new URLSearchParams(location.search).get("model");
+  if (wanted) $("model").value = wanted;
+  offerAttachments();
+}
+
+function offerAttachments() {
+  const option = $("model").selectedOptions[0];
+  $("attach").accept = option && option.dataset.vision ? "text/*,.md,.json,.jsonl,.csv,.py,image/*" : "text/*,.md,.json,.jsonl,.csv,.py";
 }
 
 function number(id) {
@@ -30,57 +49,68 @@ function number(id) {
   return raw === "" ? undefined : Number(raw);
 }
 
+function parsed(id, what) {
+  const raw = $(id).value.trim();
+  if (!raw) return undefined;
+  try {
+    return JSON.parse(raw);
+  } catch {
+    throw new Error(`${what} is not valid JSON.`);
+  }
+}
+
+function message(turn) {
+  if (turn.role === "tool") return { role: "tool", tool_call_id: turn.call, content: turn.content };
+  const made = { role: turn.role, content: turn.content };
+  if (turn.calls && turn.calls.length) made.tool_calls = turn.calls;
+  if (turn.images && turn.images.length) {
+    made.content = [{ type: "text", text: turn.content }, ...turn.images.map((url) => ({ type: "image_url", image_url: { url } }))];
+  }
+  return made;
+}
+
 function body(model) {
-  const messages = [];
-  if ($("system").value.trim()) messages.push({ role: "system", content: $("system").value });
-  for (const turn of conversation.turns) messages.push({ role: turn.role, content: turn.content });
+  const messages = conversation.turns.map(message);
+  if ($("system").value.trim()) messages.unshift({ role: "system", content: $("system").value });
   const request = {
-    model, messages, stream: true, stream_options: { include_usage: true },
+    model, messages, stream: true, stream_options: { include_usage: true }, ...store.kept(conversation),
     temperature: number("temperature"), top_p: number("top_p"), max_tokens: number("max_tokens"), seed: number("seed"),
   };
-  if ($("schema").value.trim()) {
-    request.response_format = { type: "json_schema", json_schema: { name: "answer", strict: true, schema: JSON.parse($("schema").value) } };
-  }
+  const schema = parsed("schema", "The JSON Schema");
+  if (schema) request.response_format = { type: "json_schema", json_schema: { name: "answer", strict: true, schema } };
+  const tools = parsed("tools", "The list of tools");
+  if (tools) request.tools = tools;
   return request;
-}
-
-function bubble(role, who) {
-  const turn = document.createElement("article");
-  turn.className = `turn ${role}`;
-  const head = document.createElement("div");
-  head.className = "who";
-  const name = document.createElement("span");
-  name.textContent = who;
-  const tools = document.createElement("span");
-  tools.className = "tools";
-  head.append(name, tools);
-  const text = document.createElement("div");
-  text.className = "body";
-  turn.append(head, text);
-  return { turn, text, tools };
-}
-
-function button(label, act) {
-  const element = document.createElement("button");
-  element.type = "button";
-  element.className = "plain";
-  element.textContent = label;
-  element.addEventListener("click", act);
-  return element;
 }
 
 function draw() {
   const thread = $("thread");
   thread.replaceChildren();
   if (!conversation.turns.length) thread.append(empty);
-  conversation.turns.forEach((turn, index) => {
-    const shown = bubble(turn.role, turn.role === "user" ? "You" : turn.model || "Model");
-    shown.text.textContent = turn.content;
-    if (turn.role === "user") shown.tools.append(button("Edit", () => edit(index)));
-    else shown.tools.append(button("Regenerate", () => again(index)));
-    thread.append(shown.turn);
+  conversation.turns.forEach((one, index) => {
+    const who = { user: "You", tool: "Result of the tool" }[one.role] || one.model || "Model";
+    const shown = turn(one.role, who);
+    shown.text(one.content || "");
+    if (one.images) shown.images(one.images);
+    if (one.reasoning) shown.think(one.reasoning);
+    if (one.calls) shown.calls(one.calls);
+    if (one.foot) shown.foot(one.foot);
+    if (one.role === "user") shown.tools.append(button("Edit", () => edit(index)));
+    if (one.role === "assistant") {
+      shown.tools.append(button("Copy", () => navigator.clipboard && navigator.clipboard.writeText(one.content)));
+      shown.tools.append(button("Regenerate", () => again(index)));
+    }
+    thread.append(shown.root);
   });
-  history();
+  offerResult();
+}
+
+/* When the last answer calls a tool, its result can be typed and the conversation goes on. */
+function offerResult() {
+  const last = conversation.turns.at(-1);
+  const call = last && last.role === "assistant" && last.calls && last.calls[0];
+  $("tool-result").hidden = !call;
+  if (call) $("tool-name").textContent = call.function.name;
 }
 
 function edit(index) {
@@ -98,85 +128,155 @@ function again(index) {
   answer();
 }
 
-async function one(model, column, signal) {
-  const shown = bubble("assistant", model);
-  column.append(shown.turn);
+function addCall(calls, delta) {
+  const call = calls[delta.index] || (calls[delta.index] = { id: "", type: "function", function: { name: "", arguments: "" } });
+  if (delta.id) call.id = delta.id;
+  if (delta.function && delta.function.name) call.function.name += delta.function.name;
+  if (delta.function && delta.function.arguments) call.function.arguments += delta.function.arguments;
+}
+
+/* One model's answer, streamed into a turn of its own; ``made`` grows as it comes, so that a stop keeps what is there. */
+async function one(made, column, signal) {
+  const shown = turn("assistant", made.model);
+  column.append(shown.root);
   const response = await fetch(chat.dataset.chatUrl, {
-    method: "POST", signal, body: JSON.stringify(body(model)),
+    method: "POST", signal, body: JSON.stringify(body(made.model)),
     headers: { "Content-Type": "application/json", "X-CSRFToken": csrfToken() },
   });
-  if (!response.ok) {
-    const { error } = await response.json();
-    throw new Error(error.message);
-  }
-  let content = "", reasoning = null, usage = null;
+  if (!response.ok) throw new Error((await response.json()).error.message);
   const begun = performance.now();
+  let first = 0;
   for await (const frame of frames(response)) {
     if (frame.data === "[DONE]") break;
     const chunk = JSON.parse(frame.data);
     if (chunk.error) throw new Error(chunk.error.message);
-    if (chunk.usage) usage = chunk.usage;
-    const delta = chunk.choices.length ? chunk.choices[0].delta : {};
+    made.id = chunk.id || made.id;
+    const choice = chunk.choices[0];
+    const delta = (choice && choice.delta) || {};
+    if (!first && (delta.content || delta.reasoning || delta.tool_calls)) first = performance.now() - begun;
     if (delta.reasoning) {
-      if (!reasoning) {
-        reasoning = document.createElement("details");
-        const label = document.createElement("summary");
-        label.textContent = "Thinking";
-        const inside = document.createElement("div");
-        inside.className = "body";
-        reasoning.append(label, inside);
-        shown.turn.insertBefore(reasoning, shown.text);
-      }
-      reasoning.lastChild.textContent += delta.reasoning;
+      made.reasoning += delta.reasoning;
+      shown.think(delta.reasoning);
     }
-    for (const call of delta.tool_calls || []) content += `\n[${call.function.name}] ${call.function.arguments}`;
-    if (delta.content) content += delta.content;
-    shown.text.textContent = content;
+    for (const call of delta.tool_calls || []) addCall(made.calls, call);
+    if (made.calls.length) shown.calls(made.calls);
+    if (delta.content) shown.text(made.content += delta.content);
+    if (choice && choice.finish_reason === "length") made.cut = true;
+    if (chunk.usage) {
+      const seconds = (performance.now() - begun) / 1000;
+      const rate = (chunk.usage.completion_tokens / seconds).toFixed(1);
+      made.foot = `${chunk.usage.completion_tokens} tokens, ${rate} per second, first after ${Math.round(first)} ms${made.cut ? ", cut at the longest answer allowed" : ""}`;
+      shown.foot(made.foot);
+    }
   }
-  if (usage) {
-    const seconds = (performance.now() - begun) / 1000;
-    say(`${usage.completion_tokens} tokens, ${(usage.completion_tokens / seconds).toFixed(1)} per second`);
-  }
-  return content;
 }
 
 async function answer() {
   running = new AbortController();
   $("stop").hidden = false;
   $("send").disabled = true;
+  $("tool-result").hidden = true;
   say("…");
-  const models = [$("model").value, $("second").value].filter(Boolean);
+  const answers = [$("model").value, $("second").value].filter(Boolean)
+    .map((model) => ({ role: "assistant", model, id: "", content: "", reasoning: "", calls: [] }));
   const box = document.createElement("div");
-  if (models.length > 1) box.className = "compare";
+  if (answers.length > 1) box.className = "compare";
   $("thread").append(box);
-  const results = await Promise.allSettled(models.map((model) => one(model, box, running.signal)));
-  const partial = box.querySelector(".body");
-  const first = results[0];
-  if (first.status === "fulfilled") conversation.turns.push({ role: "assistant", content: first.value, model: models[0] });
-  else if (first.reason.name === "AbortError" && partial && partial.textContent) {
-    conversation.turns.push({ role: "assistant", content: partial.textContent, model: models[0] });
-    say("Stopped.");
-  }
+  const results = await Promise.allSettled(answers.map((made) => one(made, box, running.signal)));
+  const stopped = results.some((result) => result.status === "rejected" && result.reason.name === "AbortError");
   const failed = results.find((result) => result.status === "rejected" && result.reason.name !== "AbortError");
   running = null;
   $("stop").hidden = true;
   $("send").disabled = false;
-  store.save(conversation);
-  if (models.length === 1) draw();
-  if (failed) say(failed.reason.message);
+  if (stopped) for (const made of answers) if (made.id) forgetAnswer(made.id);
+  if (answers.length > 1) {
+    /* Both stay on the page; the person says which one the conversation goes on with. */
+    answers.forEach((made, index) => {
+      const tools = box.children[index] && box.children[index].querySelector(".tools");
+      if (tools && made.content) tools.append(button("Go on with this", () => choose(made)));
+    });
+  }
+  if (answers[0].content || answers[0].calls.length) conversation.turns.push(answers[0]);
+  if (answers.length === 1) draw();
+  say(failed ? failed.reason.message : stopped ? "Stopped." : answers[0].foot || "");
+  history().catch(() => {});
 }
 
-function history() {
-  const select = $("history");
-  select.replaceChildren(new Option("this one", ""));
-  for (const item of store.all()) if (item.id !== conversation.id) select.add(new Option(store.title(item), item.id));
+/* A stored answer would run on for whoever comes back; a stopped one must not. */
+function forgetAnswer(id) {
+  fetch(`${chat.dataset.chatUrl}/${encodeURIComponent(id)}`, { method: "DELETE", headers: { "X-CSRFToken": csrfToken() } }).catch(() => {});
+}
+
+function choose(made) {
+  if (running) return;
+  conversation.turns[conversation.turns.length - 1] = made;
+  draw();
+}
+
+async function history() {
+  const list = $("history");
+  const found = await store.all();
+  list.replaceChildren(...found.map((item) => {
+    const row = document.createElement("li");
+    const open = button(item.title, () => show(item.id), "link");
+    if (item.id === conversation.id) open.setAttribute("aria-current", "true");
+    const gone = button("Forget", async () => {
+      await store.forget(item.id);
+      if (item.id === conversation.id) conversation = store.fresh();
+      draw();
+      history().catch(() => {});
+    });
+    gone.setAttribute("aria-label", `Forget ${item.title}`);
+    row.append(open, gone);
+    return row;
+  }));
+  $("history-empty").hidden = found.length > 0;
+}
+
+async function show(id) {
+  if (running) return;
+  try {
+    conversation = await store.open(id);
+    $("system").value = conversation.system || "";
+    draw();
+    history().catch(() => {});
+  } catch (error) {
+    say(error.message);
+  }
+}
+
+async function attach(files) {
+  for (const file of files) {
+    if (file.type.startsWith("image/")) {
+      const url = await new Promise((resolve) => {
+        const reader = new FileReader();
+        reader.onload = () => resolve(reader.result);
+        reader.readAsDataURL(file);
+      });
+      attached.push({ name: file.name, image: url });
+    } else {
+      const text = await file.text();
+      if (text.length > MOST_TEXT) return say(`${file.name} is too long to attach; make a dataset of it instead.`);
+      attached.push({ name: file.name, text });
+    }
+  }
+  $("attached").textContent = attached.map((item) => item.name).join(", ");
+}
+
+function sent(text) {
+  const pasted = attached.filter((item) => item.text).map((item) => `\n\n${item.name}:\n\`\`\`\n${item.text}\n\`\`\``).join("");
+  const images = attached.filter((item) => item.image).map((item) => item.image);
+  attached = [];
+  $("attached").textContent = "";
+  $("attach").value = "";
+  return images.length ? { role: "user", content: text + pasted, images } : { role: "user", content: text + pasted };
 }
 
 $("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   const text = $("prompt").value.trim();
   if (!text || running) return;
-  conversation.turns.push({ role: "user", content: text });
+  conversation.turns.push(sent(text));
   $("prompt").value = "";
   draw();
   answer();
@@ -187,20 +287,23 @@ $("prompt").addEventListener("keydown", (event) => {
     $("composer").requestSubmit();
   }
 });
+$("tool-result").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const call = conversation.turns.at(-1).calls[0];
+  conversation.turns.push({ role: "tool", call: call.id, content: $("tool-text").value });
+  $("tool-text").value = "";
+  draw();
+  answer();
+});
 $("stop").addEventListener("click", () => running && running.abort());
 $("new-chat").addEventListener("click", () => {
   if (running) running.abort();
   conversation = store.fresh();
   draw();
+  history().catch(() => {});
 });
-$("history").addEventListener("change", () => {
-  const found = store.find($("history").value);
-  if (found && !running) {
-    conversation = found;
-    draw();
-  }
-});
+$("attach").addEventListener("change", () => attach($("attach").files));
+$("model").addEventListener("change", offerAttachments);
 
-const empty = $("thread-empty");
-history();
-loadModels().catch(() => say("The model list cannot be read right now."));
+history().catch((error) => say(error.message));
+loadModels().catch((error) => say(error.message));

@@ -1,34 +1,37 @@
-/* Conversations kept in this browser's local storage: newest first, bounded. */
-const KEY = "mlxp.conversations";
-const MOST = 50;
+/* Conversations of this person, kept by the server as stored completions: it lists, opens and forgets them. */
+import { csrfToken } from "./page.js";
 
-export function all() {
-  try {
-    return JSON.parse(localStorage.getItem(KEY)) || [];
-  } catch {
-    return [];
-  }
-}
-
-export function save(conversation) {
-  if (!conversation.turns.length) return;
-  const others = all().filter((item) => item.id !== conversation.id);
-  try {
-    localStorage.setItem(KEY, JSON.stringify([conversation, ...others].slice(0, MOST)));
-  } catch {
-    /* a full store must not break the chat */
-  }
-}
-
-export function find(id) {
-  return all().find((item) => item.id === id);
-}
+const URL_OF_ALL = "/console/conversations";
 
 export function fresh() {
-  return { id: crypto.randomUUID(), turns: [] };
+  return { id: crypto.randomUUID ? crypto.randomUUID() : String(Math.random()).slice(2), title: "", turns: [] };
 }
 
-export function title(conversation) {
+export function titleOf(conversation) {
   const first = conversation.turns.find((turn) => turn.role === "user");
-  return (first ? first.content : "empty").slice(0, 40);
+  return (conversation.title || (first ? first.content : "") || "Conversation").replace(/\s+/g, " ").slice(0, 80);
+}
+
+async function json(url, options) {
+  const answer = await fetch(url, options);
+  if (!answer.ok) throw new Error("The history cannot be read right now.");
+  return answer.json();
+}
+
+export async function all() {
+  return (await json(URL_OF_ALL)).conversations;
+}
+
+export async function open(id) {
+  return json(`${URL_OF_ALL}/${encodeURIComponent(id)}`);
+}
+
+export async function forget(id) {
+  return json(`${URL_OF_ALL}/${encodeURIComponent(id)}`, { method: "POST", headers: { "X-CSRFToken": csrfToken() } });
+}
+
+/* What a request carries so that its answer is kept under this conversation. */
+export function kept(conversation) {
+  const person = document.getElementById("chat").dataset.person;
+  return { store: true, metadata: { conversation: conversation.id, title: titleOf(conversation), person } };
 }

@@ -12,6 +12,15 @@ for (const box of document.querySelectorAll("input[data-check-all]")) {
   });
 }
 
+/* On a phone the menu is folded until asked for; without this script it stays open. */
+const menu = document.querySelector("details.menu");
+if (menu) {
+  const narrow = window.matchMedia("(max-width: 52rem)");
+  const fold = () => { menu.open = !narrow.matches; };
+  narrow.addEventListener("change", fold);
+  fold();
+}
+
 const live = document.querySelectorAll("[data-live]");
 const LIVE_MS = 2000;
 

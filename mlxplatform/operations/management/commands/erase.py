@@ -1,0 +1,29 @@
+"""``manage.py erase``: show what a project has stored, and delete all of it when told ``--yes``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from mlxplatform.inference.contract import Refusal
+from mlxplatform.operations import erasure
+
+
+class Command(BaseCommand):
+    help = "Show what a project has stored; with --yes delete all of it. Keys, people and the audit log stay."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("project")
+        parser.add_argument("--yes", action="store_true", help="delete it")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        project = options["project"]
+        try:
+            shown = erasure.erase(project, actor="local") if options["yes"] else erasure.holdings(project)
+        except Refusal as refusal:
+            raise CommandError(refusal.message) from None
+        for name, count in shown.items():
+            self.stdout.write(f"{count:>9}  {name}")
+        if not options["yes"]:
+            self.stdout.write("Nothing is deleted; add --yes to delete all of it.")

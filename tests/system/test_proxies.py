@@ -1,0 +1,68 @@
+"""The nginx configuration of the guide, in front of a running platform: streams pass unbuffered, strangers stay strangers."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.system.stack import ROOT, Stack, eventually, free_port
+
+pytestmark = [pytest.mark.drill, pytest.mark.stack]
+
+CONF = ROOT / "docs" / "guide" / "deploy" / "nginx.conf"
+NAME = "mlx.example.org"
+
+
+@pytest.fixture
+def stack(make_stack: Callable[..., Stack]) -> Stack:
+    return make_stack(MLXPLATFORM_ALLOWED_HOSTS=NAME, MLXPLATFORM_PROXIES="127.0.0.1")
+
+
+@pytest.fixture
+def front(stack: Stack, tmp_path: Path) -> Iterator[str]:
+    """The guide's server block on a free port, without TLS."""
+    nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/bin")
+    assert nginx, "this drill needs nginx: apt-get install nginx-light, or brew install nginx"
+    port = free_port()
+    server = re.sub(r"\n\s*ssl_\w+ [^;]+;", "", CONF.read_text())
+    server = server.replace("listen 443 ssl;", f"listen 127.0.0.1:{port};").replace("127.0.0.1:8000", f"127.0.0.1:{stack.port}")
+    folders = " ".join(f"{kind}_temp_path {tmp_path}/{kind};" for kind in ("proxy", "fastcgi", "uwsgi", "scgi", "client_body"))
+    log, conf = tmp_path / "error.log", tmp_path / "nginx.conf"
+    http = f"http {{ access_log off; {folders}\n{server}\n}}"
+    conf.write_text(f"daemon off; pid {tmp_path}/pid; error_log {log};\nevents {{}}\n{http}")
+    running = subprocess.Popen([nginx, "-p", str(tmp_path), "-c", str(conf), "-e", str(log)])
+    url = f"http://127.0.0.1:{port}"
+    try:
+        eventually(lambda: httpx.get(f"{url}/health", headers={"host": NAME}).status_code == 200, what="nginx")
+        yield url
+    finally:
+        running.terminate()
+        running.wait(10)
+
+
+def test_a_stream_passes_token_by_token_and_a_proxied_caller_needs_a_key(stack: Stack, front: str) -> None:
+    ask = {"stream": True, "max_tokens": 200, "messages": [{"role": "user", "content": "Count."}], "temperature": 1}
+    with httpx.Client(base_url=front, headers={"host": NAME}, timeout=60) as client:
+        assert client.post("/v1/chat/completions", json=ask).status_code == 401, "a proxy does not make strangers local"
+        made = stack.http.post("/api/keys", json={"name": "k"}).json()
+        client.headers["authorization"] = f"Bearer {made['secret']}"
+        with client.stream("POST", "/v1/chat/completions", json=ask) as answer:
+            assert answer.status_code == 200
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            pieces = [piece for piece in answer.iter_raw() if piece]
+        said = b"".join(pieces).decode()
+        assert said.rstrip().endswith("data: [DONE]")
+        # A buffering proxy would hand everything over at once.
+        assert len(pieces) > 3
+        upload = client.post("/v1/files", files={"file": ("a.jsonl", b"{}\n" * 1_000_000)}, data={"purpose": "user_data"})
+        assert upload.status_code == 200, upload.text
+        page = client.get("/login/", headers={"x-forwarded-proto": "https"})
+        assert page.status_code == 200
+        assert json.loads(client.get("/v1/models").text)["data"]
