@@ -28,14 +28,14 @@ from tests.system.stack import MODEL, ROOT, Stack, eventually
 pytestmark = [pytest.mark.bench, pytest.mark.stack, pytest.mark.timeout(3600)]
 
 CHAT = "/v1/chat/completions"
-#: Lines of the measured batches (BATCH_LINES overrides for a quick look) and most tokens of an answer.
+#: Lines of the measured batches and most tokens of an answer. The numbers from the environment are for quick looks.
 LINES = int(os.environ.get("BATCH_LINES", "10000"))
 TOKENS = 16
 STARTER_LINES, STARTER_TOKENS = int(os.environ.get("STARTER_LINES", "500")), 32
 #: Lines of one run of the bare generator, which goes before and after the batch.
 BARE_LINES, STARTER_BARE_LINES = 512, 96
 #: Chats measured alone and beside a batch; cancels measured.
-CHATS, CANCELS = 40, 10
+CHATS, CANCELS = int(os.environ.get("BATCH_CHATS", "40")), int(os.environ.get("BATCH_CANCELS", "10"))
 
 Bare = Callable[[int, int], float]
 
