@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mlxplatform.files.models import StoredFile
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.placement import looks_like_path, model_not_found
 from mlxplatform.jobs import service
@@ -22,6 +23,25 @@ MOST_NAMED = 10_000
 
 def invalid(field: str, message: str) -> Refusal:
     return Refusal(400, "invalid_value", message, param=field)
+
+
+def only(body: dict[str, Any], allowed: dict[str, type], required: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The body if it has known fields of the right types and all that are needed.
+
+    Raises:
+        Refusal: naming the field.
+    """
+    spoken = {str: "a text", dict: "an object", int: "a whole number", bool: "true or false", list: "a list"}
+    for name, value in body.items():
+        if name not in allowed:
+            raise Refusal(400, "unknown_field", f"the fields are {', '.join(allowed)}", param=name)
+        wanted = allowed[name]
+        if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+            raise invalid(name, f"{name} must be {spoken[wanted]}")
+    for name in required:
+        if name not in body or body[name] in ("", []):
+            raise Refusal(400, "missing_required_parameter", f"{name} is needed", param=name)
+    return body
 
 
 def find_vault(name: Any, project: str, field: str = "vault") -> Vault:
@@ -74,3 +94,12 @@ def synthesize(body: dict[str, Any], project: str, created_by: str, idempotency_
     return service.submit(
         SYNTHESIS, check_synthesis(body, project), project=project, created_by=created_by, idempotency_key=idempotency_key
     )
+
+
+def read_export(
+    vault: Vault, format_: str, source: str, file: StoredFile, by: str, *, complete: bool = False, delete_file: bool = False
+) -> Job:
+    """Start reading an export from a stored file; ``delete_file`` removes it when it has been read."""
+    config = {"vault": vault.name, "format": format_, "source": source, "file": file.id, "name": file.filename}
+    config |= {"complete": complete, "delete_file": delete_file}
+    return service.submit(IMPORT, config, project=vault.project, created_by=by)

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.http import HttpRequest
 
+from mlxplatform.accounts.identity import Identity
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.memory.models import Vault
 from mlxplatform.memory.orders import find_vault, invalid
@@ -15,9 +16,14 @@ def project_of(request: HttpRequest) -> str:
     return getattr(request, "project", "default")
 
 
+def identity_of(request: HttpRequest) -> Identity | None:
+    found: Identity | None = getattr(request, "identity", None)
+    return found
+
+
 def actor_of(request: HttpRequest) -> str:
     """Who asks, as the audit log names them."""
-    identity = getattr(request, "identity", None)
+    identity = identity_of(request)
     return identity.actor if identity is not None else "local"
 
 
@@ -39,22 +45,3 @@ def needed(request: HttpRequest, name: str) -> str:
     if not value:
         raise Refusal(400, "missing_required_parameter", f"{name} is needed", param=name)
     return value
-
-
-def only(body: dict[str, Any], allowed: dict[str, type], required: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The body if it has known fields of the right types and all that are needed.
-
-    Raises:
-        Refusal: naming the field.
-    """
-    spoken = {str: "a text", dict: "an object", int: "a whole number", bool: "true or false", list: "a list"}
-    for name, value in body.items():
-        if name not in allowed:
-            raise Refusal(400, "unknown_field", f"the fields are {', '.join(allowed)}", param=name)
-        wanted = allowed[name]
-        if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-            raise invalid(name, f"{name} must be {spoken[wanted]}")
-    for name in required:
-        if name not in body or body[name] in ("", []):
-            raise Refusal(400, "missing_required_parameter", f"{name} is needed", param=name)
-    return body

@@ -13,8 +13,9 @@ from mlxplatform.http.errors import json_response
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.memory import mcp, reading, tools
 from mlxplatform.memory.models import Vault
+from mlxplatform.memory.orders import only
 from mlxplatform.memory.vault import ARTICLES
-from mlxplatform.memory.views.asking import needed, number, only, project_of, vault_of
+from mlxplatform.memory.views.asking import needed, number, project_of, vault_of
 from mlxplatform.memory.wire import vault_json
 
 NO_VAULT = {

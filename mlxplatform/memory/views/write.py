@@ -10,7 +10,6 @@ from django.db import IntegrityError, transaction
 from django.http import HttpRequest, HttpResponseBase
 
 from mlxplatform.accounts import audit
-from mlxplatform.accounts.models import ApiKey
 from mlxplatform.files import service as files
 from mlxplatform.files.names import base_name
 from mlxplatform.files.views import storage_quota
@@ -23,29 +22,15 @@ from mlxplatform.jobs.feed import feed
 from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.states import TERMINAL
 from mlxplatform.jobs.wire import job_json
-from mlxplatform.memory import changes, forget, orders
+from mlxplatform.memory import changes, forget, orders, vault_settings
 from mlxplatform.memory.git import GitFailed
 from mlxplatform.memory.models import Change, Conversation, Question, Run, Vault
-from mlxplatform.memory.orders import DEFAULT_VAULT, IMPORT, invalid
+from mlxplatform.memory.orders import invalid, only
 from mlxplatform.memory.sources.registry import READERS
 from mlxplatform.memory.vault import Wiki
-from mlxplatform.memory.views.asking import actor_of, number, only, project_of, vault_of
+from mlxplatform.memory.views.asking import actor_of, identity_of, number, project_of, vault_of
 from mlxplatform.memory.wire import change_card, change_json, run_json, vault_json
 
-VAULT_FIELDS: dict[str, type] = {
-    "name": str,
-    "policy": str,
-    "hand_edits": str,
-    "model": str,
-    "min_chunks": int,
-    "note_chars": int,
-    "own_history": bool,
-    "history_keys": list,
-    "evaluation_blocks": bool,
-}
-#: Bounds of the vault's numbers: least, most.
-BOUNDS = {"min_chunks": (1, 100), "note_chars": (500, 100_000)}
-CHOICES = {"policy": dict(Vault.POLICIES), "hand_edits": dict(Vault.HAND_EDITS)}
 #: Longest page a reviewer may send, characters.
 PAGE_LIMIT = 1_000_000
 
@@ -61,54 +46,16 @@ def takes(function: Callable[..., Any]) -> Callable[..., Any]:
     return view
 
 
-def _check_settings(body: dict[str, Any]) -> None:
-    only(body, VAULT_FIELDS)
-    for name, (least, most) in BOUNDS.items():
-        if name in body and not least <= body[name] <= most:
-            raise invalid(name, f"{name} must be from {least} to {most}")
-    for name, allowed in CHOICES.items():
-        if name in body and body[name] not in allowed:
-            raise invalid(name, f"{name} must be one of {', '.join(allowed)}")
-    name = body.get("name", DEFAULT_VAULT)
-    if not (1 <= len(name) <= 40 and name.isascii() and name.replace("-", "").replace("_", "").isalnum()):
-        raise invalid("name", "name must have 1 to 40 letters, digits, - or _")
-
-
-def _history_keys(request: HttpRequest, wanted: list[Any], present: list[str]) -> list[str]:
-    """The keys to be read, once each. ``self`` is the asking key; another one is added by an administrator only.
-
-    Raises:
-        Refusal: not a key of this project, or not the asker's to opt in.
-    """
-    identity = getattr(request, "identity", None)
-    own = identity.key_id if identity is not None else ""
-    keys: list[str] = []
-    for place, asked in enumerate(wanted):
-        field = f"history_keys[{place}]"
-        if not isinstance(asked, str) or not asked:
-            raise invalid(field, 'history_keys must be ids of API keys, or "self"')
-        key = own if asked == "self" else asked
-        if not key:
-            raise invalid(field, "this request was made without a key; set own_history instead")
-        if key not in present and not ApiKey.objects.filter(pk=key, project=project_of(request)).exists():
-            raise invalid(field, "this project has no such key")
-        if key not in (own, *present) and identity is not None and not identity.is_admin:
-            raise Refusal(403, "not_your_key", "a key is opted in with itself, or by an administrator", param=field)
-        keys.append(key)
-    return list(dict.fromkeys(keys))
-
-
 @takes
 def init(request: HttpRequest, body: dict[str, Any]) -> dict[str, Any]:
     """Make a vault, or finish one; what exists is never overwritten."""
-    _check_settings(body)
+    name = vault_settings.check(body)
     project, by = project_of(request), actor_of(request)
-    name = body.get("name", DEFAULT_VAULT)
     own = Vault.objects.filter(project=project, name__iexact=name)
     vault = own.first()
-    if "history_keys" in body:
-        body["history_keys"] = _history_keys(request, body["history_keys"], vault.history_keys if vault else [])
     if vault is None:
+        if "history_keys" in body:
+            body["history_keys"] = vault_settings.keys_to_read(identity_of(request), project, body["history_keys"], ())
         try:
             with transaction.atomic():
                 vault = Vault.objects.create(**{**body, "name": name, "project": project})
@@ -126,17 +73,7 @@ def init(request: HttpRequest, body: dict[str, Any]) -> dict[str, Any]:
 @takes
 def change_vault(request: HttpRequest, name: str, body: dict[str, Any]) -> dict[str, Any]:
     vault = vault_of(request, name)
-    _check_settings({"name": name, **body})
-    if body.get("name", name) != name:
-        raise invalid("name", "a vault keeps its name")
-    if "history_keys" in body:
-        body["history_keys"] = _history_keys(request, body["history_keys"], vault.history_keys)
-    before = {field: getattr(vault, field) for field in body}
-    for field, value in body.items():
-        setattr(vault, field, value)
-    with transaction.atomic():
-        vault.save()
-        audit.record(actor_of(request), "memory.settings", vault.name, project=vault.project, before=before, after=body)
+    vault_settings.change(vault, body, identity_of(request), actor_of(request))
     return {"ok": True, "vault": vault_json(vault)}
 
 
@@ -163,10 +100,8 @@ def import_conversations(request: HttpRequest, body: dict[str, Any]) -> HttpResp
         name = base_name(body.get("name") or f"import.{body['format']}")
         files.check_quota(vault.project, len(raw), storage_quota(request))
         file = files.store([raw], name, "user_data", project=vault.project, created_by=by)
-    config = {"vault": vault.name, "format": body["format"], "source": source, "file": file.id, "name": file.filename}
-    config["complete"] = body.get("complete", False)
-    config["delete_file"] = "content" in body
-    job = jobs.submit(IMPORT, config, project=vault.project, created_by=by)
+    complete, ours = body.get("complete", False), "content" in body
+    job = orders.read_export(vault, body["format"], source, file, by, complete=complete, delete_file=ours)
     return json_response({"ok": True, "job": job_json(job)}, 202)
 
 
