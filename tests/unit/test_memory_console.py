@@ -2,7 +2,10 @@
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.files.uploadedfile import SimpleUploadedFile
 
+from mlxplatform.accounts import keys
+from mlxplatform.jobs.models import Job
 from mlxplatform.memory import runs
 from mlxplatform.memory.ingest import ingest
 from mlxplatform.memory.models import Change, Vault
@@ -83,3 +86,41 @@ def test_the_admin_shows_changes_and_schedules_as_text(person):
     body = {"action": "accept_changes", "_selected_action": [change.id]}
     assert person.post("/admin/memory/change/", body).status_code == 302
     assert Change.objects.get().state == "accepted"
+
+
+def test_sources_rules_and_questions_are_set_on_a_page(person):
+    vault = Vault.objects.create(name="notes")
+    path = f"/console/memory/settings/{vault.pk}"
+    key, _ = keys.create("<b>laptop</b>")
+    shown = page_text(person.get(path))
+    assert "ChatGPT export" in shown and "&lt;b&gt;laptop&lt;/b&gt;" in shown and "<b>laptop" not in shown
+
+    rules = {"action": "change", "policy": "auto", "hand_edits": "wait", "model": "", "min_chunks": "3", "note_chars": "2000"}
+    assert person.post(path, {**rules, "history_keys": [key.id], "own_history": "on"}).status_code == 302
+    vault.refresh_from_db()
+    assert (vault.policy, vault.hand_edits, vault.min_chunks, vault.own_history) == ("auto", "wait", 3, True)
+    assert vault.history_keys == [key.id] and "checked> asked with" in page_text(person.get(path))
+    assert person.post(path, rules).status_code == 302
+    vault.refresh_from_db()
+    assert vault.history_keys == [] and not vault.own_history
+    for wrong in ({"policy": "yolo"}, {"min_chunks": "0"}, {"note_chars": "many"}, {"history_keys": ["key_none"]}):
+        answer = person.post(path, {**rules, **wrong})
+        assert answer.status_code == 400 and next(iter(wrong)).split("[")[0] in answer.content.decode()
+
+    upload = SimpleUploadedFile("chats.jsonl", jsonl(CORPUS))
+    answer = person.post(path, {"action": "import", "format": "jsonl", "file": upload})
+    job = Job.objects.get(kind="memory_import")
+    assert answer.status_code == 302 and answer["Location"].endswith(job.id)
+    assert runs.run_import(Ctx(job.config))["added"] == 3
+    assert person.post(path, {"action": "import", "format": "jsonl"}).status_code == 400
+
+    asked = {"action": "ask", "question": "Which gasket?", "expected": "57 mm\n\n58 mm", "negative": "on"}
+    assert person.post(path, asked).status_code == 302
+    question = vault.questions.get()
+    assert question.expected == ["57 mm", "58 mm"] and question.negative and "Which gasket?" in page_text(person.get(path))
+    assert person.post(path, {"action": "ask", "question": "", "expected": ""}).status_code == 400
+    person.post(path, {"action": "unask", "question": str(question.pk)})
+    assert not vault.questions.exists()
+    for missing in (f"{path}0", "/console/memory/settings/x"):
+        assert person.get(missing).status_code == 404
+    assert person.post(path, {"action": "dance"}).status_code == 404

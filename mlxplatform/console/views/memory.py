@@ -27,7 +27,7 @@ from mlxplatform.memory.wire import change_card, run_json
 _SHOWN = 100
 
 
-def _vaults(request: HttpRequest) -> QuerySet[Vault]:
+def vaults_seen(request: HttpRequest) -> QuerySet[Vault]:
     """The vaults this person may see. Two projects may have one of the same name, so pages name them by number."""
     return seen(request, Vault.objects.order_by("project", "name"))
 
@@ -36,8 +36,8 @@ def _vault(request: HttpRequest) -> Vault | None:
     """The vault asked for, or the first one there is."""
     asked = request.GET.get("vault") or request.POST.get("vault") or ""
     if asked:
-        return _vaults(request).filter(pk=int(asked)).first() if asked.isascii() and asked.isdigit() and len(asked) < 10 else None
-    return _vaults(request).order_by("pk").first()
+        return vaults_seen(request).filter(pk=int(asked)).first() if asked.isascii() and asked.isdigit() and len(asked) < 10 else None
+    return vaults_seen(request).order_by("pk").first()
 
 
 @page(READ)
@@ -46,7 +46,7 @@ def overview(request: HttpRequest) -> HttpResponse:
     context: dict[str, Any] = {
         "title": "Memory",
         "vault": vault,
-        "vaults": _vaults(request),
+        "vaults": vaults_seen(request),
         "query": request.GET.get("q", ""),
     }
     if vault is not None:
@@ -121,7 +121,7 @@ def change_action(request: HttpRequest, change_id: str) -> HttpResponse:
 
 @page(READ)
 def article(request: HttpRequest, vault: int, name: str) -> HttpResponse:
-    row = _vaults(request).filter(pk=vault).first()
+    row = vaults_seen(request).filter(pk=vault).first()
     if row is None:
         raise Http404("There is no such vault.")
     try:
