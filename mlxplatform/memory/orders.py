@@ -100,6 +100,6 @@ def read_export(
     vault: Vault, format_: str, source: str, file: StoredFile, by: str, *, complete: bool = False, delete_file: bool = False
 ) -> Job:
     """Start reading an export from a stored file; ``delete_file`` removes it when it has been read."""
-    config = {"vault": vault.name, "format": format_, "source": source, "file": file.id, "name": file.filename}
+    config: dict[str, Any] = {"vault": vault.name, "format": format_, "source": source, "file": file.id, "name": file.filename}
     config |= {"complete": complete, "delete_file": delete_file}
     return service.submit(IMPORT, config, project=vault.project, created_by=by)

@@ -36,7 +36,11 @@ def _vault(request: HttpRequest) -> Vault | None:
     """The vault asked for, or the first one there is."""
     asked = request.GET.get("vault") or request.POST.get("vault") or ""
     if asked:
-        return vaults_seen(request).filter(pk=int(asked)).first() if asked.isascii() and asked.isdigit() and len(asked) < 10 else None
+        return (
+            vaults_seen(request).filter(pk=int(asked)).first()
+            if asked.isascii() and asked.isdigit() and len(asked) < 10
+            else None
+        )
     return vaults_seen(request).order_by("pk").first()
 
 
