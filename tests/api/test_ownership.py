@@ -78,6 +78,7 @@ class Belongings:
             f"/console/memory/changes/{self.change.pk}",
             f"/console/memory/runs/{self.run.pk}",
             f"/console/memory/pages/{self.vault.pk}/Page",
+            f"/console/memory/settings/{self.vault.pk}",
         ]
 
 
