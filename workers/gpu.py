@@ -64,6 +64,7 @@ def main() -> None:
     from workers.host.publisher import Publisher
     from workers.host.runtime import runtime
     from workers.host.state import HostState
+    from workers.host.stored import StoredRequests
     from workers.tasks import generation, jobs
     from workers.tasks import rows as _run_chunk  # noqa: F401  its import declares the actor of the rows queue
 
@@ -85,6 +86,8 @@ def main() -> None:
     publisher.start()
     state = HostState(engine, client)
     state.start()
+    stored = StoredRequests(engine, client)
+    stored.start()
     control = Control(client, host, operations(engine, publisher))
     control.start()
 
@@ -107,6 +110,7 @@ def main() -> None:
     stop.wait()
     log.info("gpu.stopping", host=host)
     state.stop()
+    stored.stop()
     pulse.drain()
     engine.close()
     publisher.close()

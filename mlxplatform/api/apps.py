@@ -1,4 +1,5 @@
-"""The wire protocols as a Django app: it only hands the batches their line protocols when everything is loaded."""
+"""The wire protocols as a Django app: when everything is loaded, it hands the batches their line protocols and the web
+process its work beside the requests."""
 
 from django.apps import AppConfig
 
@@ -8,6 +9,8 @@ class ApiConfig(AppConfig):
     label = "api"
 
     def ready(self) -> None:
-        from mlxplatform.api import batch_lines
+        from mlxplatform.api import batch_lines, tending
+        from mlxplatform.http import beside
 
         batch_lines.register_all()
+        beside.add(tending.keep)

@@ -18,6 +18,7 @@ from mlxplatform.api.openai.completions import render as completions_render
 from mlxplatform.api.openai.embeddings import parse as embeddings_parse
 from mlxplatform.api.openai.embeddings.views import embedding_value
 from mlxplatform.api.openai.responses import parse as responses_parse
+from mlxplatform.api.openai.responses.items import refuse_references
 from mlxplatform.api.openai.responses.render import ResponseState, facts_of
 from mlxplatform.api.reckoning import total
 from mlxplatform.api.running import Asked, Call
@@ -125,6 +126,7 @@ def _parse_response(body: Mapping[str, Any]) -> Asked:
         if body.get(name):
             raise Refusal(400, "unsupported_parameter", f"'{name}' is not possible in a batch.", param=name)
     ask = responses_parse.parse({**body, "store": False})
+    refuse_references(ask.items, "input")
     return responses_parse.to_asked(ask, "resp_", ask.items, ask.instructions)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -22,7 +22,8 @@ from mlxplatform.api.reckoning import Reckoning
 from mlxplatform.http.sse import comment, heartbeat_seconds
 from mlxplatform.inference import client
 from mlxplatform.inference.client import Completion, Stream
-from mlxplatform.inference.contract import Event, Failed, InferenceRequest, Refusal, Usage, Waiting
+from mlxplatform.inference.contract import Event, Failed, InferenceRequest, Message, Refusal, Usage, Waiting
+from mlxplatform.inference.models import StoredAnswer
 from mlxplatform.inference.placement import Place, find_place
 
 log = structlog.get_logger(__name__)
@@ -124,6 +125,15 @@ def answer_headers(asked_model: str | None, place: Place, ignored: Sequence[str]
     if names:
         headers[IGNORED_HEADER] = names
     return headers
+
+
+def remembered_call(row: StoredAnswer, messages: list[Message], facts: Mapping[str, Any]) -> Call:
+    """The call of a stored answer whose process died, as far as its reckoning needs it."""
+    request = InferenceRequest(id=row.id, model=row.model, messages=messages)
+    asked = Asked((request,), row.model, stream=True, store=True)
+    began = float(facts.get("began") or row.created_at.timestamp())
+    key_id, path = str(facts.get("key_id") or ""), str(facts.get("path") or "")
+    return Call(asked, asked.requests, row.model, int(began), {}, row.project, key_id, path, began)
 
 
 class Choices:

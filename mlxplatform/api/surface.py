@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from mlxplatform.api import adapters
 from mlxplatform.api.anthropic import parse as anthropic
+from mlxplatform.api.conversation import MEDIA_PARTS, TEXT_PARTS
 from mlxplatform.api.decisions import parse as decisions
 from mlxplatform.api.fields import Table
 from mlxplatform.api.ollama import parse as ollama
@@ -13,6 +14,7 @@ from mlxplatform.api.openai.chat import parse as chat
 from mlxplatform.api.openai.completions import parse as completions
 from mlxplatform.api.openai.conversations import views as conversations
 from mlxplatform.api.openai.embeddings import parse as embeddings
+from mlxplatform.api.openai.responses import items
 from mlxplatform.api.openai.responses import parse as responses
 from mlxplatform.api.rerank import parse as rerank
 
@@ -73,6 +75,31 @@ OPERATIONS: tuple[Operation, ...] = (
 )
 
 
+#: Kinds of things inside bodies: (title, what is done with them, their names).
+KINDS: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...] = (
+    ("Roles of chat messages", (("honoured", chat.ROLES), ("refused", ("function",)))),
+    (
+        "Content parts, in every protocol of OpenAI's",
+        (
+            ("honoured", tuple(sorted(TEXT_PARTS))),
+            ("refused, unless the model has that sense", tuple(sorted(MEDIA_PARTS))),
+        ),
+    ),
+    (
+        "Items of a response's input",
+        (("honoured", items.SUPPORTED), ("refused", items.REFUSED)),
+    ),
+    (
+        "Blocks of Anthropic's messages",
+        (
+            ("honoured", ("text", "tool_use", "tool_result", "thinking", "redacted_thinking", "search_result")),
+            ("accepted, of which text is used", ("server_tool_use", "mcp_tool_use", "*_tool_result")),
+            ("refused", ("image", "document", *sorted(anthropic.REFUSED_BLOCKS))),
+        ),
+    ),
+)
+
+
 def conformance() -> str:
     """The conformance table in Markdown: every field of every body, and what becomes of it."""
     lines = [
@@ -91,4 +118,16 @@ def conformance() -> str:
         for name, field in operation.fields.items():
             needed = "required. " if field.required else ""
             lines.append(f"| `{name}` | {field.effect} | {needed}{field.note} |")
+    lines += [
+        "",
+        "## Kinds inside bodies",
+        "",
+        "Kinds that are not listed are refused by name.",
+        "",
+        "| of | becomes | kinds |",
+        "|---|---|---|",
+    ]
+    for title, effects in KINDS:
+        for effect, names in effects:
+            lines.append(f"| {title} | {effect} | {', '.join(f'`{name}`' for name in names)} |")
     return "\n".join(lines) + "\n"

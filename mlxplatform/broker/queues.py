@@ -11,6 +11,8 @@ Redis keys owned by the platform (namespace ``mlxp``), besides Dramatiq's under 
 ``mlxp:control:<host>``    list    msgpack control messages for one gpu process (cancel, ...)
 ``mlxp:host:<host>``       string  JSON of the host's live state, expires with its heartbeat
 ``mlxp:events:<request>``  stream  events of a stored or background request, id = event number
+``mlxp:alive:<request>``   string  a gpu process works on this stored or background request
+``mlxp:viewer:<request>``  string  somebody watches this stored request, or may come back for it
 ``mlxp:jobs``              pubsub  ids of jobs that have new events ("there is more")
 ``mlxp:rows:<job>``        pubsub  "there are new row results" for the job's orchestrator
 ``{mlxp:lease:<host>}:*``  mixed   the GPU lease, see lease.lua
@@ -33,6 +35,10 @@ RUN_JOB = "run_job"
 REQUEST_TTL = 600
 #: Seconds a host's live state outlives its last heartbeat.
 HOST_TTL = 6
+#: Seconds between two looks of a gpu process at its stored requests, in which it says that they are alive.
+STORED_LOOK = 2.0
+#: Seconds the word that a stored request is alive outlives the last look.
+ALIVE_TTL = 15
 
 
 def interactive(host: str) -> str:
@@ -66,6 +72,14 @@ def host_key(host: str) -> str:
 
 def events_key(request_id: str) -> str:
     return f"{NAMESPACE}:events:{request_id}"
+
+
+def alive_key(request_id: str) -> str:
+    return f"{NAMESPACE}:alive:{request_id}"
+
+
+def viewer_key(request_id: str) -> str:
+    return f"{NAMESPACE}:viewer:{request_id}"
 
 
 JOBS_CHANNEL = f"{NAMESPACE}:jobs"

@@ -32,6 +32,7 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.web import http
 from zope.interface import implementer
 
+from mlxplatform.http import beside
 from mlxplatform.http.errors import INTERNAL, dialect_of, error_body, to_json
 from mlxplatform.inference.contract import Refusal
 
@@ -223,10 +224,16 @@ class Server(daphne.server.Server):
         self.drain_seconds = drain_seconds
         self.closing = False
         self._ports: list[Any] = []
+        self._beside: list[asyncio.Task[None]] = []
 
     def listen_success(self, port: Any) -> None:
         self._ports.append(port)
+        if len(self._ports) == 1:
+            reactor.callLater(0, self._start_beside)  # the loop does not run yet
         super().listen_success(port)
+
+    def _start_beside(self) -> None:
+        self._beside = beside.start()
 
     def run(self) -> None:
         stock, daphne.server.HTTPFactory = daphne.server.HTTPFactory, _Factory

@@ -2,10 +2,10 @@
 
 A stored streamed request is submitted so that the gpu process also writes its numbered events to a capped Redis
 stream. In the web process that took it, a :class:`Recording` reads the live events, ends the SQL row when the answer
-ends (before any viewer sees the end), and cancels the request when nobody has watched for the grace period, unless
-it runs in the background. Viewers elsewhere, or after a restart, follow the Redis log with :func:`follow_log`; after
-the log has expired they get the events kept in SQL. Either way an event has the number the gpu side gave it, so a
-reader that was cut anywhere joins to the same text.
+ends (before any viewer sees the end), and keeps a mark in Redis while somebody watches. The mark outlives the last
+viewer by the grace period; the gpu process stops what has no mark, unless it runs in the background. Viewers elsewhere,
+or after a restart, follow the Redis log with :func:`follow_log`; after the log has expired they get the events kept in
+SQL. Either way an event has the number the gpu side gave it, so a reader that was cut anywhere joins to the same text.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ import asyncio
 import contextvars
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 import structlog
 from django.conf import settings
+from django.utils import timezone
 
 from mlxplatform.broker import queues
 from mlxplatform.broker.connections import BROKER_ERRORS, async_client
 from mlxplatform.inference.client import Stream
 from mlxplatform.inference.contract import Event, Failed, Finished, decode_events
-from mlxplatform.inference.hub import LOST_BROKER
+from mlxplatform.inference.hub import LOST_BROKER, LOST_ENGINE
 
 log = structlog.get_logger(__name__)
 
@@ -35,14 +37,18 @@ OnEnd = Callable[[list[Numbered]], Awaitable[None]]
 LOG_BLOCK_MS = 1000
 #: Entries of a log read at once.
 LOG_COUNT = 500
-#: Seconds a viewer's mark outlives its last renewal; the recorder in another process respects it.
-VIEWER_TTL = 5
+#: Seconds between two renewals of the mark of a stream that is watched.
+MARK_SECONDS = 2.0
+#: Age in seconds from which an unfinished answer without a sign of life counts as lost.
+LOST_AFTER = 60.0
 #: Seconds a log may be missing before its request counts as lost: it appears with the first event.
 LOG_PATIENCE = 20.0
 
 
-def viewer_key(request_id: str) -> str:
-    return f"{queues.NAMESPACE}:viewer:{request_id}"
+async def mark(request_id: str) -> None:
+    """Say that somebody watches a stored request, or may come back for it within the grace period."""
+    kept = settings.ENV.resume_grace_seconds + 2 * MARK_SECONDS
+    await async_client().set(queues.viewer_key(request_id), 1, px=int(kept * 1000))
 
 
 class Recording:
@@ -57,7 +63,7 @@ class Recording:
         self._on_end = on_end
         self._news = asyncio.Condition()
         self._viewers = 0
-        self._left_at = time.monotonic()
+        self._marked_at = 0.0
         # A context of its own: it outlives the request that began it.
         self._task = asyncio.create_task(self._run(), context=contextvars.Context())
 
@@ -80,7 +86,6 @@ class Recording:
                     return
         finally:
             self._viewers -= 1
-            self._left_at = time.monotonic()
 
     def cancel(self) -> None:
         self._stream.stop("cancelled")
@@ -89,17 +94,24 @@ class Recording:
     async def _run(self) -> None:
         try:
             while not self.ended:
+                await self._renew_mark()
                 events = await self._stream.read(1.0, merged=False)
                 if events:
                     first = self._stream.seq - len(events) + 1
                     await self._take([(first + offset, event) for offset, event in enumerate(events)])
-                elif await self._is_deserted():
-                    log.info("stored stream left by its client", request_id=self.id, status=499)
-                    self._stream.stop("client_left")
-                    await self._take([(self._stream.seq + 1, Failed("request_cancelled", "The client left.", 499))])
         finally:
             _recordings.pop(self.id, None)
             self._stream.stop("recording_ended")
+
+    async def _renew_mark(self) -> None:
+        now = time.monotonic()
+        if self._background or not self._viewers or now - self._marked_at < MARK_SECONDS:
+            return
+        self._marked_at = now
+        try:
+            await mark(self.id)
+        except BROKER_ERRORS as error:
+            log.warning("stream not marked as watched", request_id=self.id, error=str(error))
 
     async def _take(self, numbered: list[Numbered]) -> None:
         last = numbered[-1][1]
@@ -113,16 +125,6 @@ class Recording:
             self.events += numbered
             self.ended = ended
             self._news.notify_all()
-
-    async def _is_deserted(self) -> bool:
-        if self._background or self._viewers:
-            return False
-        if time.monotonic() - self._left_at < settings.ENV.resume_grace_seconds:
-            return False
-        try:
-            return not await async_client().exists(viewer_key(self.id))
-        except BROKER_ERRORS:
-            return False
 
 
 _recordings: dict[str, Recording] = {}
@@ -143,15 +145,40 @@ async def read_log(request_id: str) -> list[Numbered]:
     return [item for entry in entries for item in _numbered(*entry)]
 
 
+async def is_lost(request_id: str) -> bool:
+    """Whether no process works on an unfinished stored request any more, nor will. Looks twice: a broker that lost its data
+    has the signs of life back after one look of the gpu processes."""
+    for look in range(2):
+        if look:
+            await asyncio.sleep(queues.STORED_LOOK * 1.5)
+        if await async_client().exists(queues.alive_key(request_id), queues.request_key(request_id)):
+            return False
+    return True
+
+
+async def ending_of(request_id: str, created_at: datetime) -> list[Numbered] | None:
+    """All events of an unfinished stored answer that nobody here records, when it has ended or was lost; else None."""
+    events = await read_log(request_id)
+    if events and isinstance(events[-1][1], (Finished, Failed)):
+        return events
+    if (timezone.now() - created_at).total_seconds() < LOST_AFTER or not await is_lost(request_id):
+        return None
+    events = await read_log(request_id)  # it may have ended between the two
+    if events and isinstance(events[-1][1], (Finished, Failed)):
+        return events
+    number = events[-1][0] if events else 0
+    return [*events, (number + 1, LOST_ENGINE)]
+
+
 async def follow_log(request_id: str, timeout: float) -> AsyncGenerator[list[Numbered], None]:
     """As :meth:`Recording.follow`, from Redis: for other processes, and after a restart of this one."""
     client = async_client()
     position = b"0-0"
     last = 0
-    silent_since = started = time.monotonic()
+    silent_since = heard_at = started = time.monotonic()
     while True:
         try:
-            await client.set(viewer_key(request_id), 1, ex=VIEWER_TTL)
+            await mark(request_id)
             answer = await client.xread({queues.events_key(request_id): position}, count=LOG_COUNT, block=LOG_BLOCK_MS)
         except BROKER_ERRORS:
             yield [(last + 1, LOST_BROKER)]
@@ -162,7 +189,7 @@ async def follow_log(request_id: str, timeout: float) -> AsyncGenerator[list[Num
             batch += _numbered(entry_id, fields)
         if batch:
             last = batch[-1][0]
-            silent_since = time.monotonic()
+            silent_since = heard_at = time.monotonic()
             yield batch
             if isinstance(batch[-1][1], (Finished, Failed)):
                 return
@@ -172,6 +199,9 @@ async def follow_log(request_id: str, timeout: float) -> AsyncGenerator[list[Num
         elif time.monotonic() - silent_since >= timeout:
             silent_since = time.monotonic()
             yield []
+            if time.monotonic() - heard_at > LOST_AFTER and await is_lost(request_id):
+                yield [(last + 1, LOST_ENGINE)]
+                return
 
 
 def _entries(answer: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:

@@ -104,7 +104,7 @@ def test_a_mixed_tool_list(post: Post) -> None:
         ({"input": 5}, "input"),
         ({"input": []}, "input"),
         ({"input": [5]}, "input"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input"),
+        ({"input": [{"type": "item_reference"}]}, "input[0].id"),
         ({"input": [{"type": "computer_call_output", "call_id": "1", "output": {}}]}, "input"),
         ({"input": [{"type": "nonsense"}]}, "input"),
         ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
@@ -128,6 +128,24 @@ def test_bad_fields_are_named(refused: Callable[..., dict[str, Any]], change: di
 def test_reasoning_items_are_accepted(post: Post) -> None:
     turns = [{"type": "reasoning", "id": "rs_1", "summary": []}, {"role": "user", "content": QUESTION}]
     assert post(PATH, ask(input=turns)).status_code == 200
+
+
+def test_a_reference_stands_for_the_stored_item(stack: Stack, post: Post) -> None:
+    first = stack.openai().responses.create(**ask())
+    turns = [{"role": "user", "content": QUESTION}, {"type": "message", "role": "assistant", "content": first.output_text}]
+    more = {"role": "user", "content": "And Italy?"}
+    whole = post(PATH, ask(input=[*turns, more])).json()
+    for reference in ({"type": "item_reference", "id": first.output[0].id}, {"id": first.output[0].id}):
+        referring = post(PATH, ask(input=[turns[0], reference, more])).json()
+        assert referring["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
+        kept = stack.http.get(f"{PATH}/{referring['id']}/input_items", params={"order": "asc"}).json()["data"]
+        assert [item["type"] for item in kept] == ["message"] * 3
+
+
+@pytest.mark.parametrize("name", ["x", "msg_" + "0" * 34, "msg_" + "g" * 34])
+def test_a_reference_that_leads_nowhere(refused: Callable[..., dict[str, Any]], name: str) -> None:
+    error = refused(PATH, ask(input=[{"type": "item_reference", "id": name}]), 404, "input[0].id")
+    assert error["code"] == "item_not_found"
 
 
 @pytest.mark.parametrize("previous", ["resp_doesnotexist", ""])

@@ -1,8 +1,13 @@
-"""What other processes may ask of this host through its control list, besides requests."""
+"""What other processes may ask of this host through its control list, besides requests.
+
+Cancels are carried out by the thread that reads the list. What may take long (counting a large prompt, loading a model)
+goes to threads of its own, so that no cancel waits behind it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import structlog
@@ -14,6 +19,9 @@ from workers.host.publisher import Publisher
 from workers.host.runtime import HostRuntime
 
 log = structlog.get_logger(__name__)
+
+#: Counts under way at once; the preparation child works on one at a time, the others wait for it.
+COUNTERS = 4
 
 
 def operations(runtime: HostRuntime, publisher: Publisher) -> Mapping[str, Operation]:
@@ -60,14 +68,26 @@ def operations(runtime: HostRuntime, publisher: Publisher) -> Mapping[str, Opera
                 operation(message)
             except Refusal as refusal:
                 log.info("control.refused", op=message.get("op"), code=refusal.code, reason=refusal.message)
+            except Exception:  # in a thread of its own nobody else would tell
+                log.exception("control.failed", op=message.get("op"))
 
         return run
 
+    def aside(operation: Operation, pool: ThreadPoolExecutor) -> Operation:
+        def run(message: dict[str, Any]) -> None:
+            pool.submit(logged(operation), message)
+
+        return run
+
+    counters = ThreadPoolExecutor(COUNTERS, thread_name_prefix="count")
+    # One thread: orders about models are carried out in the order they were given.
+    models = ThreadPoolExecutor(1, thread_name_prefix="models")
+
     return {
         "cancel": cancel,
-        "count": count,
-        "load": logged(load),
-        "unload": logged(unload),
+        "count": aside(count, counters),
+        "load": aside(load, models),
+        "unload": aside(unload, models),
         "pin": pin,
         "flush": flush_prefix_cache,
         "mount": logged(mount),

@@ -170,9 +170,13 @@ class HostRuntime:
             running.cancel(reason)
 
     def cancel_channel(self, frames: str) -> None:
-        """Cancel what a web process waited for that no longer listens; background requests run on."""
+        """Cancel what a web process waited for that no longer listens.
+
+        Background requests run on; a stored stream does while its client may come back (:mod:`workers.host.stored`).
+        """
         with self._lock:
-            lost = [r for r in self._running.values() if r.request.frames == frames and not r.request.background]
+            waiting = [r for r in self._running.values() if r.request.frames == frames]
+        lost = [r for r in waiting if not r.request.background and not r.request.stored]
         for running in lost:
             running.cancel("web process gone")
 

@@ -39,7 +39,9 @@ MAX_TOOLS = 1024
 MAX_STOPS = 64
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 #: Blocks that servers of Anthropic make and clients send back; their text is all a model here can use.
-_SERVER_BLOCKS = re.compile(r"^(server_tool_use|[a-z_]+_tool_result|search_result)$")
+_SERVER_BLOCKS = re.compile(r"^(server_tool_use|mcp_tool_use|[a-z_]+_tool_result)$")
+#: Blocks that change what a conversation means and that nothing here can carry out.
+REFUSED_BLOCKS = frozenset({"container_upload", "compaction", "tool_addition", "tool_removal", "mcp_tool_listing", "fallback"})
 
 
 def read_system(raw: Any, param: str) -> str:
@@ -154,12 +156,23 @@ def _each_block(blocks: list[Any], param: str, readers: Mapping[str, BlockReader
             reader(block, here)
         elif kind in {"image", "document"}:
             raise media_refusal(kind, here)
+        elif kind in REFUSED_BLOCKS:
+            raise wrong_value(f"{here}.type", f"blocks of type '{kind}' are not supported here.")
+        elif kind == "search_result":
+            texts.append(_search_result(block, here))
         elif _SERVER_BLOCKS.match(kind):
             if isinstance(block.get("text"), str):
                 texts.append(block["text"])
         else:
             names = ", ".join(f"'{name}'" for name in readers)
             raise wrong_value(f"{here}.type", f"'{kind[:SHOWN]}'. Supported values are: {names}.")
+
+
+def _search_result(block: Mapping[str, Any], param: str) -> str:
+    """Its title and text, which is all that a model without citations can use."""
+    title = block.get("title")
+    head = [] if title is None else [text()(title, f"{param}.title")]
+    return "\n".join([*head, join_parts(_required(block, "content", param), f"{param}.content", separator="\n")])
 
 
 def _required(block: Mapping[str, Any], key: str, param: str) -> Any:
@@ -198,6 +211,12 @@ def read_tools(raw: Any, param: str) -> list[Tool]:
         )
     refuse_duplicates(tools, param)
     return tools
+
+
+def left_out_tools(raw: Any) -> tuple[str, ...]:
+    """Checked tools that have no effect, by type, for the header."""
+    kinds = [tool.get("type") for tool in raw or ()]
+    return tuple(dict.fromkeys(f"tools.{kind}" for kind in kinds if kind not in (None, "custom")))
 
 
 def read_thinking(raw: Any, param: str) -> bool | None:
@@ -304,7 +323,7 @@ def parse(body: Mapping[str, Any], *, counting: bool = False) -> Asked:
         requests=(request,),
         model=fields.get("model"),
         stream=fields.get("stream", False),
-        ignored=fields.ignored,
+        ignored=(*fields.ignored, *left_out_tools(body.get("tools"))),
         one_call=one_call,
     )
 

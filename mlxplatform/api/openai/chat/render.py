@@ -27,7 +27,10 @@ def tool_call_object(call: ToolCall) -> dict[str, Any]:
 
 
 class ChatFacts(msgspec.Struct, frozen=True):
-    """What the rendering of a call depends on besides its events; stored with a stored completion."""
+    """What the rendering of a call depends on besides its events; stored with a stored completion.
+
+    The last three are for its reckoning, should another process have to end it.
+    """
 
     id: str
     model: str
@@ -36,6 +39,9 @@ class ChatFacts(msgspec.Struct, frozen=True):
     one_call: bool = False
     logprobs: bool = False
     include_usage: bool = False
+    key_id: str = ""
+    path: str = ""
+    began: float = 0.0
 
 
 def facts_of(call: Call) -> ChatFacts:
@@ -48,6 +54,9 @@ def facts_of(call: Call) -> ChatFacts:
         one_call=asked.one_call,
         logprobs=asked.request.logprobs is not None,
         include_usage=asked.include_usage,
+        key_id=call.key_id,
+        path=call.path,
+        began=call.began,
     )
 
 

@@ -7,15 +7,17 @@ from typing import Any
 
 import msgspec
 
+from mlxplatform.api.openai.chat.parse import read_messages
 from mlxplatform.api.openai.chat.render import ChatFacts, ChatFrames, completion_object
-from mlxplatform.api.running import STREAM_BEGINS, Call
+from mlxplatform.api.reckoning import Reckoning
+from mlxplatform.api.running import STREAM_BEGINS, Call, remembered_call
 from mlxplatform.http.sse import comment
 from mlxplatform.inference import history
 from mlxplatform.inference.client import Completion, Gathering
 from mlxplatform.inference.contract import Admitted, Failed, Finished, Reasoning, Refusal, Text, Usage
 from mlxplatform.inference.history import Kind, Record, Status
 from mlxplatform.inference.models import StoredAnswer
-from mlxplatform.inference.recording import Numbered, follow_log, read_log, recording_of, replay
+from mlxplatform.inference.recording import Numbered, ending_of, follow_log, recording_of, replay
 
 
 def not_found(answer_id: str) -> Refusal:
@@ -50,15 +52,23 @@ def gathered(facts: ChatFacts, events: Sequence[Numbered]) -> Completion | None:
     return None
 
 
-async def end_row(answer_id: str, facts: ChatFacts, events: Sequence[Numbered]) -> None:
-    """End an open row; an answer that failed or was cancelled is not kept."""
+async def end_row(answer_id: str, facts: ChatFacts, events: Sequence[Numbered]) -> bool:
+    """End an open row; an answer that failed or was cancelled is not kept. False when it was ended before."""
     completion = gathered(facts, events)
-    if completion is None:
-        await history.off_loop(history.end, answer_id, Status.FAILED, {}, history.pack_events([event for _, event in events]))
-        return
-    answer = completion_object(facts, [completion])
+    status = Status.FAILED if completion is None else Status.COMPLETED
+    answer = {} if completion is None else completion_object(facts, [completion])
     packed = history.pack_events([event for _, event in events])
-    await history.off_loop(history.end, answer_id, Status.COMPLETED, answer, packed)
+    return await history.off_loop(history.end, answer_id, status, answer, packed)
+
+
+async def end_orphan(row: StoredAnswer, events: Sequence[Numbered]) -> None:
+    """End a row whose own process died, and reckon its call in that process's place."""
+    facts = facts_from(row)
+    if await end_row(row.id, facts, events):
+        messages = read_messages(history.loads(row.items), "messages")
+        reckoning = Reckoning(remembered_call(row, messages, msgspec.to_builtins(facts)), live=False)
+        reckoning.events(event for _, event in events)
+        await reckoning.close()
 
 
 def facts_from(row: StoredAnswer) -> ChatFacts:
@@ -69,10 +79,10 @@ async def settled(row: StoredAnswer) -> StoredAnswer:
     """The row as it is now: one left open by a process that died is ended from its log."""
     if row.status not in history.OPEN or recording_of(row.id) is not None:
         return row
-    events = await read_log(row.id)
-    if not events or not isinstance(events[-1][1], (Finished, Failed)):
+    events = await ending_of(row.id, row.created_at)
+    if events is None:
         return row
-    await end_row(row.id, facts_from(row), events)
+    await end_orphan(row, events)
     return await history.off_loop(history.load, row.id, row.kind, row.project) or row
 
 
@@ -86,12 +96,22 @@ async def events_of(row: StoredAnswer, timeout: float) -> AsyncGenerator[list[Nu
     if recording is not None:
         return recording.follow(timeout)
     if row.status in history.OPEN:
-        return follow_log(row.id, timeout)
+        return _ending(row, timeout)
     if row.events is None:
         raise Refusal(
             400, "invalid_value", "This completion was not created as a stream, so it cannot be streamed.", param="stream"
         )
     return replay(list(enumerate(history.unpack_events(bytes(row.events)), start=1)))
+
+
+async def _ending(row: StoredAnswer, timeout: float) -> AsyncGenerator[list[Numbered], None]:
+    """Follow the log, and end the row before its end is shown."""
+    seen: list[Numbered] = []
+    async for batch in follow_log(row.id, timeout):
+        seen += batch
+        if batch and isinstance(batch[-1][1], (Finished, Failed)):
+            await end_orphan(row, seen)
+        yield batch
 
 
 async def frames(source: AsyncGenerator[list[Numbered], None], facts: ChatFacts, after: int = 0) -> AsyncGenerator[bytes, None]:

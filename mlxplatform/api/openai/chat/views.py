@@ -23,7 +23,7 @@ from mlxplatform.http.views import endpoint
 from mlxplatform.inference import client, history
 from mlxplatform.inference.history import Kind
 from mlxplatform.inference.models import StoredAnswer
-from mlxplatform.inference.recording import Numbered, record
+from mlxplatform.inference.recording import Numbered, mark, record
 
 
 async def create(request: HttpRequest) -> HttpResponseBase:
@@ -48,7 +48,8 @@ async def create(request: HttpRequest) -> HttpResponseBase:
 
 async def _recorded(call: Call, facts: ChatFacts, messages: list[Any]) -> HttpResponseBase:
     """A stored stream: its row exists from admission on, and it outlives a client that comes back in time."""
-    stream = await client.submit(msgspec.structs.replace(call.requests[0], stored=True, background=True))
+    await mark(call.id)
+    stream = await client.submit(msgspec.structs.replace(call.requests[0], stored=True))
     try:
         row = stored.record_of(call, facts, messages, {}, status=history.Status.IN_PROGRESS, host=stream.host)
         await history.off_loop(history.save, row)

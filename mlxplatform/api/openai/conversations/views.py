@@ -9,7 +9,7 @@ from typing import Any
 from django.http import HttpRequest
 
 from mlxplatform.api.fields import array, honoured, metadata, read_fields, table, wrong_value
-from mlxplatform.api.openai.responses.items import Item, listed, read_input
+from mlxplatform.api.openai.responses.items import Item, listed, read_input, refuse_references
 from mlxplatform.api.openai.responses.store import not_found
 from mlxplatform.api.paging import list_object, page_of, query_ascending
 from mlxplatform.http.body import read_json
@@ -28,7 +28,9 @@ def read_items(raw: Any, param: str) -> list[Item]:
     items = array(raw, param)
     if len(items) > MAX_ITEMS:
         raise wrong_value(param, f"at most {MAX_ITEMS} items at a time.")
-    return [{"id": f"item_{secrets.token_hex(12)}", **item} for item in read_input(items, param)]
+    checked = read_input(items, param)
+    refuse_references(checked, param)
+    return [{"id": f"item_{secrets.token_hex(12)}", **item} for item in checked]
 
 
 FIELDS = table(honoured("items", read_items, f"at most {MAX_ITEMS}"), honoured("metadata", metadata))

@@ -7,6 +7,7 @@ accepted and dropped: a model fed its old reasoning repeats it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,44 @@ from mlxplatform.api.fields import SHOWN, array, mapping, missing, one_of, text,
 from mlxplatform.inference.contract import Message, ToolCall
 
 ROLES = ("user", "assistant", "system", "developer")
-SUPPORTED = ("message", "function_call", "function_call_output", "reasoning", "custom_tool_call", "custom_tool_call_output")
+SUPPORTED = (
+    "message",
+    "function_call",
+    "function_call_output",
+    "reasoning",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "item_reference",
+)
+#: Items of tools that OpenAI's servers run, of which nothing here could make sense.
+REFUSED = (
+    "file_search_call",
+    "computer_call",
+    "computer_call_output",
+    "web_search_call",
+    "tool_search_call",
+    "tool_search_output",
+    "additional_tools",
+    "configuration_update",
+    "compaction",
+    "compaction_trigger",
+    "image_generation_call",
+    "code_interpreter_call",
+    "local_shell_call",
+    "local_shell_call_output",
+    "shell_call",
+    "shell_call_output",
+    "apply_patch_call",
+    "apply_patch_call_output",
+    "mcp_list_tools",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "mcp_call",
+    "program",
+    "program_output",
+)
+#: Ids of the items we made: prefix, the digits of the response they are of, position.
+_OWN_ITEM = re.compile(r"^[a-z]+_([0-9a-f]{32})[0-9]{2,}$")
 
 Item = dict[str, Any]
 
@@ -36,9 +74,9 @@ def _item(raw: Any, param: str) -> Item:
         raise refusal
     kind = raw.get("type")
     if kind is None:
-        if "role" not in raw:
+        if "role" not in raw and "id" not in raw:
             raise missing(f"{param}.type")
-        kind = "message"
+        kind = "message" if "role" in raw else "item_reference"
     if not isinstance(kind, str) or kind not in SUPPORTED:
         shown = kind[:SHOWN] if isinstance(kind, str) else "that"
         names = ", ".join(f"'{name}'" for name in SUPPORTED)
@@ -63,9 +101,28 @@ def check_item(item: Item, param: str) -> None:
                 text(empty=False)(_required(item, key, param), f"{param}.{key}")
             if item["type"] == "function_call":
                 arguments_text(item.get("arguments"), f"{param}.arguments")
+        case "item_reference":
+            text(empty=False)(_required(item, "id", param), f"{param}.id")
         case "function_call_output" | "custom_tool_call_output":
             text(empty=False)(_required(item, "call_id", param), f"{param}.call_id")
             output_text(_required(item, "output", param), f"{param}.output")
+
+
+def refuse_references(items: Sequence[Item], param: str) -> None:
+    """For places in which no stored response can be looked up.
+
+    Raises:
+        Refusal: 400 naming the reference.
+    """
+    for index, item in enumerate(items):
+        if item["type"] == "item_reference":
+            raise wrong_value(f"{param}[{index}]", "a reference to a stored item is not possible here; send the item itself.")
+
+
+def response_of(item_id: str) -> str | None:
+    """Id of the response that an item of ours belongs to."""
+    found = _OWN_ITEM.match(item_id)
+    return f"resp_{found[1]}" if found else None
 
 
 def _required(item: Item, key: str, param: str) -> Any:

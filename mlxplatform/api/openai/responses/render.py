@@ -60,6 +60,10 @@ def facts_of(call: Call) -> dict[str, Any]:
         "echo": call.asked.extra,
         "one_call": call.asked.one_call,
         "logprobs": call.asked.request.logprobs is not None,
+        # For its reckoning, should another process have to end it.
+        "key_id": call.key_id,
+        "path": call.path,
+        "began": call.began,
     }
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from mlxplatform.api.openai.responses.items import Item, carried
+from mlxplatform.api.openai.responses.items import Item, carried, response_of, to_messages
 from mlxplatform.api.openai.responses.parse import ResponseAsk
 from mlxplatform.api.openai.responses.render import ResponseState, delta_number
-from mlxplatform.api.running import Call
+from mlxplatform.api.reckoning import Reckoning
+from mlxplatform.api.running import Call, remembered_call
 from mlxplatform.inference import history
 from mlxplatform.inference.contract import Failed, Finished, Reasoning, Refusal, Text
 from mlxplatform.inference.history import Kind, Record, Status
 from mlxplatform.inference.models import StoredAnswer
-from mlxplatform.inference.recording import Numbered, follow_log, read_log, recording_of, replay
+from mlxplatform.inference.recording import Numbered, ending_of, follow_log, recording_of, replay
 
 
 def not_found(answer_id: str, param: str | None = None, what: str = "Response") -> Refusal:
@@ -25,8 +26,9 @@ async def splice(ask: ResponseAsk, project: str) -> tuple[list[Item], str | None
     """Items of the whole conversation, and the instructions in force.
 
     Raises:
-        Refusal: 404 for a response or conversation that is unknown, expired, of another project, or not finished.
+        Refusal: 404 for a response, conversation or item that is unknown, expired, of another project, or not finished.
     """
+    new = await dereferenced(ask.items, project)
     if ask.previous is not None:
         row = await history.off_loop(history.load, ask.previous, Kind.RESPONSE, project)
         if row is not None:
@@ -37,13 +39,34 @@ async def splice(ask: ResponseAsk, project: str) -> tuple[list[Item], str | None
         instructions = ask.instructions
         if instructions is None:
             instructions = history.loads(row.request)["echo"].get("instructions")
-        return earlier + ask.items, instructions
+        return earlier + new, instructions
     if ask.conversation is not None:
         row = await history.off_loop(history.load, ask.conversation, Kind.CONVERSATION, project)
         if row is None:
             raise not_found(ask.conversation, "conversation", "Conversation")
-        return history.loads(row.items) + ask.items, ask.instructions
-    return list(ask.items), ask.instructions
+        return history.loads(row.items) + new, ask.instructions
+    return new, ask.instructions
+
+
+async def dereferenced(items: Sequence[Item], project: str) -> list[Item]:
+    """The items with each reference replaced by the stored item it names.
+
+    Raises:
+        Refusal: 404 naming the reference that leads nowhere.
+    """
+    found: list[Item] = []
+    for index, item in enumerate(items):
+        if item["type"] != "item_reference":
+            found.append(item)
+            continue
+        answer_id = response_of(item["id"])
+        row = answer_id and await history.off_loop(history.load, answer_id, Kind.RESPONSE, project)
+        output = history.loads(row.answer).get("output", []) if row else []
+        kept = next((one for one in output if one.get("id") == item["id"]), None)
+        if kept is None:
+            raise not_found(item["id"], f"input[{index}].id", "Item")
+        found.append(kept)
+    return found
 
 
 def record_of(call: Call, facts: dict[str, Any], items: list[Item], answer: dict[str, Any], **more: Any) -> Record:
@@ -72,14 +95,26 @@ def is_end(events: Sequence[Numbered]) -> bool:
     return bool(events) and isinstance(events[-1][1], (Finished, Failed))
 
 
-async def end_row(answer_id: str, facts: dict[str, Any], events: Sequence[Numbered]) -> None:
-    """End an open row with what its events say; a row ended before (cancelled) keeps its end."""
+async def end_row(answer_id: str, facts: dict[str, Any], events: Sequence[Numbered]) -> bool:
+    """End an open row with what its events say; False when it was ended before (cancelled), and keeps that end."""
     state = rebuild(facts, events)
     packed = history.pack_events([event for _, event in events])
-    if await history.off_loop(history.end, answer_id, state.status, state.object(), packed):
-        conversation = facts["echo"].get("conversation")
-        if conversation and state.status in {Status.COMPLETED, Status.INCOMPLETE}:
-            await history.off_loop(append_to_conversation, conversation["id"], facts["new_items"], state.output)
+    if not await history.off_loop(history.end, answer_id, state.status, state.object(), packed):
+        return False
+    conversation = facts["echo"].get("conversation")
+    if conversation and state.status in {Status.COMPLETED, Status.INCOMPLETE}:
+        await history.off_loop(append_to_conversation, conversation["id"], facts["new_items"], state.output)
+    return True
+
+
+async def end_orphan(row: StoredAnswer, events: Sequence[Numbered]) -> None:
+    """End a row whose own process died, and reckon its call in that process's place."""
+    facts = history.loads(row.request)
+    if await end_row(row.id, facts, events):
+        messages = to_messages(history.loads(row.items), facts["echo"].get("instructions"))
+        reckoning = Reckoning(remembered_call(row, messages, facts), live=False)
+        reckoning.events(event for _, event in events)
+        await reckoning.close()
 
 
 def append_to_conversation(conversation_id: str, new: list[Item], output: list[Item]) -> None:
@@ -91,10 +126,10 @@ async def settled(row: StoredAnswer) -> StoredAnswer:
     """The row as it is now: one left open by a process that died is ended from its log."""
     if row.status not in history.OPEN or recording_of(row.id) is not None:
         return row
-    events = await read_log(row.id)
-    if not is_end(events):
+    events = await ending_of(row.id, row.created_at)
+    if events is None:
         return row
-    await end_row(row.id, history.loads(row.request), events)
+    await end_orphan(row, events)
     fresh = await history.off_loop(history.load, row.id, row.kind, row.project)
     return fresh or row
 
@@ -124,7 +159,7 @@ async def _ending(row: StoredAnswer, timeout: float) -> AsyncGenerator[list[Numb
     async for batch in follow_log(row.id, timeout):
         seen += batch
         if is_end(batch):
-            await end_row(row.id, history.loads(row.request), seen)
+            await end_orphan(row, seen)
         yield batch
 
 

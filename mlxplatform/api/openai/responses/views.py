@@ -34,7 +34,7 @@ from mlxplatform.inference.client import Stream, new_id
 from mlxplatform.inference.contract import Failed, Message, Refusal
 from mlxplatform.inference.history import Kind, Status
 from mlxplatform.inference.models import StoredAnswer
-from mlxplatform.inference.recording import Numbered, record, recording_of
+from mlxplatform.inference.recording import Numbered, mark, record, recording_of
 
 log = structlog.get_logger(__name__)
 
@@ -51,8 +51,9 @@ async def create(request: HttpRequest) -> HttpResponseBase:
     call = await place_call(request, asked)
     call.asked.extra["instructions"] = instructions
     facts = facts_of(call)
+    new = items[len(items) - len(ask.items) :]
     if ask.conversation is not None:
-        facts["new_items"] = ask.items
+        facts["new_items"] = new
     if ask.store and (ask.stream or ask.background):
         return await _recorded(call, ask, facts, items)
     stream = await _submit(call, ask)
@@ -63,13 +64,14 @@ async def create(request: HttpRequest) -> HttpResponseBase:
     if ask.store:
         await history.off_loop(history.save, record_of(call, facts, items, answer))
         if ask.conversation is not None:
-            await history.off_loop(append_to_conversation, ask.conversation, ask.items, answer["output"])
+            await history.off_loop(append_to_conversation, ask.conversation, new, answer["output"])
     return json_response(answer, headers=call.headers)
 
 
 async def _recorded(call: Call, ask: ResponseAsk, facts: dict[str, Any], items: list[Item]) -> HttpResponseBase:
     """A stored stream or a background response: its row exists from admission on."""
-    kept = msgspec.structs.replace(call.requests[0], stored=True, background=True)
+    kept = msgspec.structs.replace(call.requests[0], stored=True, background=ask.background)
+    await mark(call.id)
     stream = await _submit(call, ask, kept)
     state = ResponseState(facts)
     state.status = Status.QUEUED if ask.background and not ask.stream else Status.IN_PROGRESS
