@@ -4,7 +4,7 @@ PY = .venv/bin/python
 PYTEST = $(PY) -m pytest
 PATHS = mlxplatform workers tests manage.py
 
-.PHONY: help run test test-postgres drill bench lint audit format screenshots upgrade chromium blas postgres jq clean install install-dev
+.PHONY: help run test test-postgres drill bench lint audit format screenshots upgrade chromium blas audio postgres jq clean install install-dev
 
 help:
 	@echo "make run        start the platform      (PORT=9000 MODEL=<id> make run)"
@@ -17,6 +17,7 @@ help:
 	@echo "make format     let ruff rewrite the sources"
 	@echo "make screenshots  renew the pictures of the guide"
 	@echo "make upgrade    fetch the newest version, install, migrate (with a backup)"
+	@echo "make audio      install what speech to text needs"
 	@echo "make chromium   install the browser the browser tests drive"
 	@echo "make blas       Linux: install a fast BLAS for CPU engines"
 	@echo "make postgres   install the server that the tests on PostgreSQL start"
@@ -80,6 +81,9 @@ postgres:
 
 jq:
 	@sh .ci/jq
+
+audio:
+	@sh requirements/install.sh audio
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .bench

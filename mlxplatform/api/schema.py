@@ -43,7 +43,8 @@ def operation_object(operation: Operation) -> dict[str, Any]:
         "responses": {"200": {"description": "The answer", "content": answer}, "4XX": _ERROR, "5XX": _ERROR},
     }
     if operation.fields is not None:
-        content = {"application/json": {"schema": body_schema(operation.fields)}}
+        kind = "multipart/form-data" if operation.form else "application/json"
+        content = {kind: {"schema": body_schema(operation.fields)}}
         described["requestBody"] = {"required": True, "content": content}
     return described
 
@@ -82,7 +83,8 @@ def _title(operation: dict[str, Any]) -> str:
 
 
 def _fields(operation: dict[str, Any]) -> Any:
-    content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    kinds = operation.get("requestBody", {}).get("content", {})
+    content: dict[str, Any] = next(iter(kinds.values()), {})
     properties = content.get("schema", {}).get("properties", {})
     rows = [(name, schema.get("type", ""), schema.get("description", "")) for name, schema in properties.items()]
     return format_html_join("", "<tr><td><code>{}</code><td>{}<td>{}</tr>", rows)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from mlxplatform.api import adapters
 from mlxplatform.api.anthropic import parse as anthropic
+from mlxplatform.api.audio import parse as audio
 from mlxplatform.api.conversation import MEDIA_PARTS, TEXT_PARTS
 from mlxplatform.api.decisions import parse as decisions
 from mlxplatform.api.fields import Table
@@ -21,7 +22,7 @@ from mlxplatform.api.rerank import parse as rerank
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation. ``fields`` are those of its JSON body, None for an operation without one."""
+    """One operation. ``fields`` are those of its JSON body (or form), None for an operation without one."""
 
     method: str
     path: str
@@ -29,6 +30,7 @@ class Operation:
     title: str
     fields: Table | None = None
     streams: bool = False
+    form: bool = False
 
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -49,6 +51,8 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("delete", "/v1/conversations/{conversation_id}", "OpenAI", "Delete a conversation"),
     Operation("get", "/v1/conversations/{conversation_id}/items", "OpenAI", "Items of a conversation"),
     Operation("post", "/v1/conversations/{conversation_id}/items", "OpenAI", "Add items to a conversation", conversations.FIELDS),
+    Operation("post", "/v1/audio/transcriptions", "OpenAI", "Transcription", audio.TRANSCRIPTION_FIELDS, streams=True, form=True),
+    Operation("post", "/v1/audio/translations", "OpenAI", "Translation of speech", audio.TRANSLATION_FIELDS, form=True),
     Operation("post", "/v1/rerank", "OpenAI", "Rerank", rerank.FIELDS),
     Operation("post", "/v1/embeddings", "OpenAI", "Embeddings", embeddings.FIELDS),
     Operation("get", "/v1/models", "OpenAI", "Models, in OpenAI's and Anthropic's shape"),

@@ -4,6 +4,7 @@ from django.urls import path
 
 from mlxplatform.api import adapters, metrics, request_history, residency, schema, status
 from mlxplatform.api.anthropic import views as anthropic
+from mlxplatform.api.audio import views as audio
 from mlxplatform.api.decisions import views as decisions
 from mlxplatform.api.ollama import views as ollama
 from mlxplatform.api.openai import models, unavailable
@@ -59,8 +60,8 @@ urlpatterns = [
     path("v1/images/edits", unavailable.images),
     path("v1/images/variations", unavailable.images),
     path("v1/audio/speech", unavailable.speech),
-    path("v1/audio/transcriptions", unavailable.transcriptions),
-    path("v1/audio/translations", unavailable.transcriptions),
+    path("v1/audio/transcriptions", audio.transcriptions),
+    path("v1/audio/translations", audio.translations),
     path("v1/messages", anthropic.messages),
     path("v1/messages/count_tokens", anthropic.messages_count),
     path("api/chat", ollama.chat),

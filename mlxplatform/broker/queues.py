@@ -11,6 +11,7 @@ Redis keys owned by the platform (namespace ``mlxp``), besides Dramatiq's under 
 ``mlxp:control:<host>``    list    msgpack control messages for one gpu process (cancel, ...)
 ``mlxp:host:<host>``       string  JSON of the host's live state, expires with its heartbeat
 ``mlxp:events:<request>``  stream  events of a stored or background request, id = event number
+``mlxp:audio:<request>``   string  the recording of a transcription, until it is picked up
 ``mlxp:alive:<request>``   string  a gpu process works on this stored or background request
 ``mlxp:viewer:<request>``  string  somebody watches this stored request, or may come back for it
 ``mlxp:jobs``              pubsub  ids of jobs that have new events ("there is more")
@@ -72,6 +73,10 @@ def host_key(host: str) -> str:
 
 def events_key(request_id: str) -> str:
     return f"{NAMESPACE}:events:{request_id}"
+
+
+def audio_key(request_id: str) -> str:
+    return f"{NAMESPACE}:audio:{request_id}"
 
 
 def alive_key(request_id: str) -> str:

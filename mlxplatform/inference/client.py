@@ -39,6 +39,7 @@ from mlxplatform.inference.contract import (
     Text,
     TokenLogprob,
     ToolCall,
+    Transcribed,
     Usage,
     encode,
 )
@@ -76,6 +77,7 @@ class Completion:
     vectors: list[bytes] = field(default_factory=list)
     dimensions: int = 0
     scores: list[float] = field(default_factory=list)
+    transcript: Transcribed | None = None
 
 
 def new_id(prefix: str) -> str:
@@ -192,7 +194,7 @@ async def submit(request: InferenceRequest) -> Stream:
         check_room(own_hub, place.host)
         request = msgspec.structs.replace(request, frames=own_hub.channel)
         body = _encoded(request)
-        inbox = own_hub.open(request.id, place.host.name, place.host.instance, background=request.background)
+        inbox = own_hub.open(request.id, place.host.name, place.host.instance, background=request.outlives)
         stream = Stream(request, place.host.name, own_hub, inbox)
         await _hand_over(request.id, place.host.name, body)
     except (*BROKER_ERRORS, TimeoutError) as error:
@@ -219,7 +221,7 @@ async def cancel_request(request_id: str, host: str) -> None:
 
 
 def kind_of(request: InferenceRequest) -> str:
-    return "embedding" if request.kind == "embedding" else "chat"
+    return request.kind if request.kind in {"embedding", "transcription"} else "chat"
 
 
 def check_room(own_hub: Hub, host: placement.HostState) -> None:
@@ -263,6 +265,7 @@ class Gathering:
         self._vectors: list[bytes] = []
         self._dimensions = 0
         self._scores: list[float] = []
+        self._transcript: Transcribed | None = None
 
     def add(self, event: Event) -> Completion | None:
         """Take one event; the whole answer once it is complete.
@@ -286,6 +289,8 @@ class Gathering:
                 self._dimensions = event.dimensions
             case Scored():
                 self._scores += event.logprobs
+            case Transcribed():
+                self._transcript = event
             case Failed():
                 raise Refusal.from_failed(event)
             case Finished():
@@ -305,6 +310,7 @@ class Gathering:
             vectors=self._vectors,
             dimensions=self._dimensions,
             scores=self._scores,
+            transcript=self._transcript,
         )
 
 

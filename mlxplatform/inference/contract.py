@@ -91,12 +91,25 @@ class Tool(msgspec.Struct, frozen=True, omit_defaults=True):
     strict: bool | None = None
 
 
+class Audio(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a recording is to be written down. The recording itself travels beside the request, under its id.
+
+    ``task`` translate gives English. ``language`` None: found out. ``words`` adds the times of single words.
+    """
+
+    task: Literal["transcribe", "translate"] = "transcribe"
+    language: str | None = None
+    prompt: str | None = None
+    temperature: float | None = None
+    words: bool = False
+
+
 class InferenceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """One inference call, fully validated, in the words of no protocol.
 
     ``kind`` chooses which fields count: chat renders ``messages`` and ``tools`` through the model's
     template; completion takes ``prompt`` (text, or token ids) as it is; embedding takes ``inputs``;
-    score takes ``messages`` plus ``labels`` and generates nothing.
+    score takes ``messages`` plus ``labels`` and generates nothing; transcription takes ``audio``.
     ``model`` is the id of a local model (already resolved from whatever the client sent).
     ``max_tokens`` None means: until a stop or the end of the context window.
     ``logprobs`` None is off, 0 the chosen token only, k > 0 the k best as well.
@@ -106,7 +119,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     id: str
     model: str
-    kind: Literal["chat", "completion", "embedding", "score"] = "chat"
+    kind: Literal["chat", "completion", "embedding", "score", "transcription"] = "chat"
     priority: Priority = "interactive"
     messages: list[Message] = []
     prompt: str | list[int] | None = None
@@ -131,6 +144,12 @@ class InferenceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     project: str = "default"
     key_id: str = ""
     trace: str = ""
+    audio: Audio | None = None
+
+    @property
+    def outlives(self) -> bool:
+        """Whether it goes on without the process that asked for it, and is taken up again by another gpu process."""
+        return self.stored or self.background
 
 
 class Usage(msgspec.Struct, frozen=True, array_like=True):
@@ -193,6 +212,18 @@ class Scored(msgspec.Struct, frozen=True, tag="score", array_like=True):
     logprobs: list[float]
 
 
+class Transcribed(msgspec.Struct, frozen=True, tag="asr", array_like=True):
+    """What is known of a whole recording; its text came as ``Text``. Times are seconds.
+
+    ``segments`` and ``words`` are JSON objects as OpenAI's verbose form has them.
+    """
+
+    language: str
+    duration: float
+    segments: list[dict[str, Any]]
+    words: list[dict[str, Any]] = []
+
+
 class Finished(msgspec.Struct, frozen=True, tag="end", array_like=True):
     """The answer is complete. ``stop_sequence`` names the stop string that ended it."""
 
@@ -212,7 +243,7 @@ class Failed(msgspec.Struct, frozen=True, tag="fail", array_like=True):
     usage: Usage | None = None
 
 
-Event = Admitted | Waiting | Text | Reasoning | ToolCall | Embedded | Scored | Finished | Failed
+Event = Admitted | Waiting | Text | Reasoning | ToolCall | Embedded | Scored | Transcribed | Finished | Failed
 
 
 class Delivery(msgspec.Struct, frozen=True, array_like=True):

@@ -53,7 +53,7 @@ class NumberedSink:
 
     def follow(self, emitted: list[int]) -> None:
         """The list that will grow by each token of the request."""
-        if self._request.background:
+        if self._request.outlives:
             self._emitted = emitted
 
     def __call__(self, events: list[Event]) -> None:
@@ -123,7 +123,7 @@ class Publisher:
         frames: dict[str, list[Delivery]] = defaultdict(list)
         with self._client.pipeline(transaction=False) as pipe:
             for request, delivery, tokens in gathered:
-                if request.stored or request.background:
+                if request.outlives:
                     key = queues.events_key(request.id)
                     fields: Any = {"e": encode(delivery.events), **({"t": pack_ids(tokens)} if tokens else {})}
                     pipe.xadd(key, fields, id=f"{delivery.seq}-0", maxlen=EVENTS_KEPT, approximate=True)

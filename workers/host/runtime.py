@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -90,6 +91,15 @@ class Running:
         self._engine.cancel(self._entry, CANCELLED)
 
 
+class Cancellable(Protocol):
+    """A request that can be told to stop: a :class:`Running` one, or another child's work that is attended here."""
+
+    @property
+    def request(self) -> InferenceRequest: ...
+
+    def cancel(self, reason: str = "") -> None: ...
+
+
 class HostRuntime:
     """Everything that runs inference on this host."""
 
@@ -102,7 +112,7 @@ class HostRuntime:
         self._pressure = Pressure(self.residency, settings.memory_floor)
         self._preparer = Preparer()
         self._preparer.start()
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, Cancellable] = {}
         self._cancelled: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -169,6 +179,22 @@ class HostRuntime:
         if running is not None:
             running.cancel(reason)
 
+    def attend(self, work: Cancellable) -> None:
+        """Let cancels reach work that no engine does.
+
+        Raises:
+            Refusal: it was cancelled before it arrived.
+        """
+        with self._lock:
+            if self._cancelled.pop(work.request.id, 0) is None:
+                raise Refusal.from_failed(CANCELLED)
+            self._running[work.request.id] = work
+
+    def dismiss(self, work: Cancellable) -> None:
+        """It has ended."""
+        with self._lock:
+            self._running.pop(work.request.id, None)
+
     def cancel_channel(self, frames: str) -> None:
         """Cancel what a web process waited for that no longer listens.
 
@@ -176,11 +202,11 @@ class HostRuntime:
         """
         with self._lock:
             waiting = [r for r in self._running.values() if r.request.frames == frames]
-        lost = [r for r in waiting if not r.request.background and not r.request.stored]
+        lost = [r for r in waiting if not r.request.outlives]
         for running in lost:
             running.cancel("web process gone")
 
-    def running(self) -> list[Running]:
+    def running(self) -> list[Cancellable]:
         with self._lock:
             return list(self._running.values())
 

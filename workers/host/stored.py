@@ -15,7 +15,7 @@ import structlog
 
 from mlxplatform.broker import queues
 from mlxplatform.broker.connections import BROKER_ERRORS
-from workers.host.runtime import HostRuntime, Running
+from workers.host.runtime import Cancellable, HostRuntime
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +41,7 @@ class StoredRequests:
 
     def look(self) -> None:
         """Renew the signs of life, stop what was left."""
-        running = [r for r in self._runtime.running() if r.request.stored or r.request.background]
+        running = [r for r in self._runtime.running() if r.request.outlives]
         left = [r for r in running if not r.request.background]
         if not running:
             self._misses.clear()
@@ -59,7 +59,7 @@ class StoredRequests:
             if self._misses.get(one.request.id, 0) >= MISSES:
                 self._give_up(one)
 
-    def _give_up(self, one: Running) -> None:
+    def _give_up(self, one: Cancellable) -> None:
         log.info("request.left", request=one.request.id)
         one.cancel("nobody watches this stored stream")
 

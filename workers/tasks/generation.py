@@ -24,6 +24,7 @@ from mlxplatform.inference.contract import Failed, Finished, InferenceRequest, R
 from workers.host.publisher import NumberedSink, Publisher, unpack_ids
 from workers.host.runtime import HostRuntime, Running
 from workers.host.traced import TracedSink
+from workers.host.transcriber import Transcriber
 
 log = structlog.get_logger(__name__)
 
@@ -36,12 +37,17 @@ RESUME_SECONDS = 120.0
 def declare(host: str, runtime: HostRuntime, publisher: Publisher, client: redis.Redis) -> Callable[[str], None]:
     """Declare ``generate`` on this host's interactive queue."""
 
+    transcriber = Transcriber(runtime, client, publisher.flush)
+
     @dramatiq.actor(actor_name=queues.GENERATE, queue_name=queues.interactive(host), broker=get_broker())
     def generate(request_id: str) -> None:
         taken = take(client, request_id)
         if taken is not None:
-            run(runtime, publisher, taken)
-            if taken.request.background:
+            if taken.request.kind == "transcription":
+                transcriber.run(taken.request, publisher.sink(taken.request))
+            else:
+                run(runtime, publisher, taken)
+            if taken.request.outlives:
                 client.delete(queues.request_key(request_id))
 
     return generate
@@ -64,7 +70,7 @@ def take(client: redis.Redis, request_id: str) -> Taken | None:
         log.info("request.gone", request=request_id)
         return None
     request = decode_request(raw)
-    if not request.background:
+    if not request.outlives:
         if not client.delete(key):
             log.info("request.taken", request=request_id)  # by a second copy of this message, between our two calls
             return None

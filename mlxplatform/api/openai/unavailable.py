@@ -21,4 +21,3 @@ def unavailable(code: str, message: str, status: int = 501) -> Callable[..., Any
 moderations = unavailable("unsupported_execution", "This server has no moderation model.")
 images = unavailable("unsupported_execution", "This server makes no images.")
 speech = unavailable("unsupported_execution", "This server makes no speech.")
-transcriptions = unavailable("model_unavailable", "There is no transcription model on this server.", 503)

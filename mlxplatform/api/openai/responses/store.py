@@ -60,8 +60,8 @@ async def dereferenced(items: Sequence[Item], project: str) -> list[Item]:
             found.append(item)
             continue
         answer_id = response_of(item["id"])
-        row = answer_id and await history.off_loop(history.load, answer_id, Kind.RESPONSE, project)
-        output = history.loads(row.answer).get("output", []) if row else []
+        row = await history.off_loop(history.load, answer_id, Kind.RESPONSE, project) if answer_id else None
+        output = history.loads(row.answer).get("output", []) if row is not None else []
         kept = next((one for one in output if one.get("id") == item["id"]), None)
         if kept is None:
             raise not_found(item["id"], f"input[{index}].id", "Item")

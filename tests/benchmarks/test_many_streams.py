@@ -1,0 +1,104 @@
+"""One Daphne process with 256 streams of 20 tokens a second each, the engine replaced by a replay source.
+
+Bars, on two cores that are shared with the source, the broker and the clients: p99 of the latency added between the
+source's publish and the client's read at most 250 ms; CPU of the whole web process at most 110 µs a chunk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.system.stack import ROOT, clean_environment, eventually, free_port
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
+
+STREAMS, TOKENS, INTERVAL = 256, 200, 0.05
+LATENCY_BAR_MS, CPU_BAR_US = 250.0, 110.0
+#: Seconds over which the clients start.
+RAMP = 3.0
+STAMP = re.compile(rb"@(\d+\.\d+)@")
+
+
+@pytest.fixture
+def web(home_template: Path, tmp_path: Path, broker: object, broker_server: str) -> Iterator[tuple[int, int]]:
+    """A web process and a replay host on the broker: (port, pid of the web process)."""
+    home = tmp_path / "home"
+    shutil.copytree(home_template, home)
+    port = free_port()
+    more = {"PORT": str(port), "REDIS_URL": broker_server, "DJANGO_SETTINGS_MODULE": "mlxplatform.settings"}
+    environ = clean_environment(home, **more)
+    commands = (["-m", "mlxplatform.serve"], ["-m", "tests.fixtures.replay_host", str(TOKENS), str(INTERVAL)])
+    started = [
+        subprocess.Popen([sys.executable, *words], env=environ, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        for words in commands
+    ]
+    try:
+        eventually(lambda: httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200, what="the web process")
+        yield port, started[0].pid
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def cpu_seconds(pid: int) -> float:
+    import psutil
+
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
+async def one_stream(port: int, path: str, number: int, latencies: list[float]) -> int:
+    """Chunks of one stream read from a bare socket: a client library would cost more than the server."""
+    await asyncio.sleep(RAMP * number / STREAMS)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    turn = [{"role": "user", "content": "Go."}]
+    body = json.dumps({"model": "replay", "max_tokens": 999, "stream": True, "messages": turn}).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    chunks = 0
+    while True:
+        piece = await reader.read(65536)
+        now = time.time()
+        stamps = STAMP.findall(piece)
+        latencies += [1000 * (now - float(stamp)) for stamp in stamps]
+        chunks += len(stamps)
+        if not piece or b"[DONE]" in piece or b"message_stop" in piece:
+            break
+    writer.close()
+    return chunks
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_added_latency_and_cpu_of_many_streams(web: tuple[int, int], path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    port, pid = web
+    latencies: list[float] = []
+
+    async def everybody() -> tuple[int, float]:
+        before = cpu_seconds(pid)
+        counts = await asyncio.gather(*(one_stream(port, path, number, latencies) for number in range(STREAMS)))
+        assert set(counts) == {TOKENS}
+        return sum(counts), cpu_seconds(pid) - before
+
+    chunks, cpu = asyncio.run(everybody())
+    latencies.sort()
+    p50, p99 = latencies[len(latencies) // 2], latencies[int(len(latencies) * 0.99)]
+    per_chunk = 1e6 * cpu / chunks
+    with capsys.disabled():
+        print(f"\n{path}: {STREAMS} streams, {chunks} chunks, on {os.cpu_count()} cores")
+        print(f"  added latency p50 {p50:.1f} ms, p99 {p99:.1f} ms (bar {LATENCY_BAR_MS:.0f}), worst {latencies[-1]:.0f} ms")
+        print(f"  web process {per_chunk:.1f} µs of CPU a chunk, all told (bar {CPU_BAR_US:.0f})")
+    assert p99 <= LATENCY_BAR_MS
+    assert per_chunk <= CPU_BAR_US
