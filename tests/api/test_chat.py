@@ -302,6 +302,18 @@ def test_stored_completions_live_until_deleted(stack: Stack) -> None:
         completions.retrieve(made.id)
 
 
+@pytest.mark.parametrize("last", ["999999", "-1", "abc", "", "1" + "0" * 30, "1e3"])
+def test_a_last_event_id_that_cannot_be_served_replays_from_the_start(stack: Stack, post: Post, last: str) -> None:
+    whole = post(CHAT, ask(store=True, stream=True))
+    path = f"{CHAT}/{chunks(whole.text)[0]['id']}"
+    again = stack.http.get(path, params={"stream": "true"}, headers={"Last-Event-ID": last.encode()})
+    assert "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks(again.text)) == "".join(
+        c["choices"][0]["delta"].get("content") or "" for c in chunks(whole.text)
+    )
+    beyond = stack.http.get(path, params={"stream": "true", "starting_after": 999999})
+    assert (beyond.status_code, beyond.json()["error"]["param"]) == (400, "starting_after")
+
+
 def test_a_stored_stream_resumes_at_every_cut(stack: Stack, post: Post) -> None:
     whole = post(CHAT, ask(stream=True, store=True, max_tokens=12, messages=[{"role": "user", "content": "xyz"}])).text
     found = frames(whole)

@@ -173,6 +173,12 @@ def test_a_stream_resumes_at_every_cut(stack: Stack) -> None:
         assert cut == len(events) - 1 or rest[-1].type == events[-1].type
 
 
+def test_a_place_beyond_the_last_event_is_refused(stack: Stack, post: Post) -> None:
+    name = frames(post(PATH, ask(stream=True)).text)[0].json["response"]["id"]
+    beyond = stack.http.get(f"{PATH}/{name}", params={"stream": "true", "starting_after": 999999})
+    assert (beyond.status_code, beyond.json()["error"]["param"]) == (400, "starting_after")
+
+
 def test_background_work_goes_on_without_its_client(stack: Stack) -> None:
     client = stack.openai()
     made = client.responses.create(**ask(background=True))

@@ -86,6 +86,11 @@ async def settled(row: StoredAnswer) -> StoredAnswer:
     return await history.off_loop(history.load, row.id, row.kind, row.project) or row
 
 
+def last_number(row: StoredAnswer) -> int | None:
+    """Number of the last event of an ended stream; None while it is written, and of what was no stream."""
+    return None if row.events is None else len(history.unpack_events(bytes(row.events)))
+
+
 async def events_of(row: StoredAnswer, timeout: float) -> AsyncGenerator[list[Numbered], None]:
     """A row's events from the first on, wherever they are.
 

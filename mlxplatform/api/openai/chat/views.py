@@ -86,7 +86,13 @@ async def retrieve(request: HttpRequest, completion_id: str) -> HttpResponseBase
     """A stored completion, or its stream from ``starting_after`` (or ``Last-Event-ID``) on."""
     row = await _row(request, completion_id)
     if query_flag(request, "stream"):
-        after = query_number(request, "starting_after", _last_event_id(request), 0, 2**53)
+        after = query_number(request, "starting_after", 0, 0, 2**53)
+        last = stored.last_number(row)
+        if last is not None and after > last:
+            raise wrong_value("starting_after", f"the last event is {last}.")
+        seen = _last_event_id(request)
+        if "starting_after" not in request.GET and (last is None or seen <= last):
+            after = seen
         source = await stored.events_of(row, heartbeat_seconds())
         return EventStreamResponse(stored.frames(source, stored.facts_from(row), after))
     if row.status != history.Status.COMPLETED:
@@ -95,7 +101,7 @@ async def retrieve(request: HttpRequest, completion_id: str) -> HttpResponseBase
 
 
 def _last_event_id(request: HttpRequest) -> int:
-    """The number in ``Last-Event-ID``; anything else replays from the start."""
+    """The number in ``Last-Event-ID``; what is none, or beyond the last event, replays from the start."""
     raw = request.headers.get("Last-Event-ID", "")
     return int(raw) if raw.isascii() and raw.isdigit() and len(raw) <= 15 else 0
 

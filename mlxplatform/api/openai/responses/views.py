@@ -9,9 +9,10 @@ import msgspec
 import structlog
 from django.http import HttpRequest, HttpResponseBase
 
+from mlxplatform.api.fields import wrong_value
 from mlxplatform.api.openai.responses.items import Item, listed
 from mlxplatform.api.openai.responses.parse import ResponseAsk, parse, to_asked
-from mlxplatform.api.openai.responses.render import ResponseState, facts_of
+from mlxplatform.api.openai.responses.render import STRIDE, ResponseState, facts_of
 from mlxplatform.api.openai.responses.store import (
     append_to_conversation,
     end_row,
@@ -186,6 +187,8 @@ async def retrieve(request: HttpRequest, response_id: str) -> HttpResponseBase:
             answer["status"] = Status.IN_PROGRESS
         return json_response(answer)
     after = query_number(request, "starting_after", -1, -1, 2**53)
+    if row.events is not None and after > (last := len(history.unpack_events(bytes(row.events))) * STRIDE):
+        raise wrong_value("starting_after", f"the last event is before {last}.")
     source = await events_of(row, heartbeat_seconds())
     return EventStreamResponse(_frames(source, ResponseState(history.loads(row.request)), after))
 
