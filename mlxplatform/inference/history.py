@@ -138,6 +138,8 @@ def end(answer_id: str, status: str, answer: Any, events: bytes | None) -> bool:
 
 def load(answer_id: str, kind: str, project: str) -> StoredAnswer | None:
     """A live row of this project; using it protects it from the byte cap, not from its age."""
+    if "\0" in answer_id:  # no id holds one, and PostgreSQL fails on it instead of finding nothing
+        return None
     now = timezone.now()
     row = StoredAnswer.objects.filter(id=answer_id, kind=kind, project=project, expires_at__gt=now).first()
     if row is not None and (now - row.used_at).total_seconds() > TOUCH_SECONDS:

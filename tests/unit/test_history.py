@@ -6,6 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from mlxplatform.inference import history
@@ -31,6 +33,12 @@ def test_rows_of_another_project_do_not_exist() -> None:
     assert loaded("r1", "b") is None
     assert not history.delete("r1", Kind.RESPONSE, "b")
     assert not history.update_metadata("r1", Kind.RESPONSE, "b", {"x": "y"})
+
+
+def test_an_id_with_nul_names_nothing() -> None:
+    with CaptureQueriesContext(connection) as queries:
+        assert loaded("r1\0") is None
+    assert not queries, "PostgreSQL fails on it"
 
 
 def test_expired_rows_are_gone_before_they_are_swept() -> None:
