@@ -85,6 +85,8 @@ def _openai_input(raw: Any) -> str:
 def _input_item(raw: Any, param: str, calls: set[str]) -> str:
     item = mapping(raw, param)
     kind = item.get("type", "message" if "role" in item else None)
+    if not isinstance(kind, str):
+        raise wrong_type(f"{param}.type", "a string", kind)
     if kind == "message":
         role = one_of("user", "developer", "system", "assistant")(item.get("role"), f"{param}.role")
         return f"{role}: {_parts(item.get('content'), f'{param}.content')}"
@@ -93,11 +95,10 @@ def _input_item(raw: Any, param: str, calls: set[str]) -> str:
         arguments = item.get("arguments" if kind == "function_call" else "input")
         return f"call {text()(item.get('name'), f'{param}.name')}: {text()(arguments, f'{param}.arguments')}"
     if kind in {"function_call_output", "custom_tool_call_output"}:
-        if item.get("call_id") not in calls:
+        if text()(item.get("call_id"), f"{param}.call_id") not in calls:
             raise wrong_value(f"{param}.call_id", "it matches no call before it.")
         return f"result: {_parts(item.get('output'), f'{param}.output')}"
-    shown = kind[:SHOWN] if isinstance(kind, str) else "that"
-    raise wrong_value(f"{param}.type", f"items of type '{shown}' are not supported here.")
+    raise wrong_value(f"{param}.type", f"items of type '{kind[:SHOWN]}' are not supported here.")
 
 
 def _parts(raw: Any, param: str) -> str:

@@ -106,12 +106,13 @@ def read_messages(raw: Any, param: str) -> list[Message]:
         role = one_of(*ROLES)(message.get("role"), f"{here}.role")
         if message.get("images"):
             raise media_refusal("image", f"{here}.images")
-        content = text()(message.get("content") or "", f"{here}.content")
+        content = "" if message.get("content") is None else text()(message["content"], f"{here}.content")
         if role == "assistant":
             calls = _calls(message.get("tool_calls") or [], f"{here}.tool_calls", index)
             waiting = [call.id for call in calls]
             thoughts = message.get("thinking")
-            messages.append(Message("assistant", content or None, reasoning=thoughts or None, tool_calls=calls or None))
+            reasoning = None if thoughts is None else text()(thoughts, f"{here}.thinking") or None
+            messages.append(Message("assistant", content or None, reasoning=reasoning, tool_calls=calls or None))
         elif role == "tool":
             messages.append(Message("tool", content, tool_call_id=waiting.pop(0) if waiting else f"call_{index}"))
         else:
