@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 from collections.abc import Iterator
@@ -50,6 +51,18 @@ def test_every_form_of_the_answer(listening: Stack) -> None:
         assert subtitles.headers["content-type"].startswith(kind)
         assert subtitles.text.count(" --> ") == len(verbose["segments"])
     assert text.headers["x-request-id"]
+
+
+def test_a_json_body_carries_the_recording_in_base64(listening: Stack) -> None:
+    packed = base64.b64encode(SOUND[1]).decode()
+    form = send(listening, language="en").json()
+    for file in (packed, f"data:audio/wav;base64,{packed}"):
+        body = {"model": "whisper", "file": file, "language": "en", "temperature": 0, "stream": False}
+        answer = listening.http.post(PATH, json=body)
+        assert answer.json() == form
+    for wrong in ({"file": "no base64!"}, {"file": ""}, {"file": 5}, {}, {"file": "data:audio/wav,x"}):
+        answer = listening.http.post(PATH, json=wrong)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "file")
 
 
 def test_words_have_times_when_asked_for(listening: Stack) -> None:

@@ -239,7 +239,7 @@ BODIES: dict[str, tuple[Callable[[dict[str, Any]], list[InferenceRequest]], dict
     ),
 }
 #: A form's values are texts, and lists of them where several may be given.
-TEXTS: list[Any] = ["", "x", "\0", "1e999", "-1", "nan", "١", "true"]
+TEXTS: list[Any] = [None, 5, 0.5, True, [], ["x"], {}, "", "x", "\0", "1e999", "-1", "nan", "١", "true"]
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -81,6 +81,12 @@ def test_stored_requests_show_that_they_are_alive(broker: redis.Redis) -> None:
     assert broker.exists(queues.alive_key("r1")) and not broker.exists(queues.alive_key("r2"))
 
 
+def test_what_a_long_request_would_be_resumed_from_does_not_expire(broker: redis.Redis) -> None:
+    broker.set(queues.request_key("r1"), b"x", ex=5)
+    looked(broker, Running("r1", background=True), 1)
+    assert broker.ttl(queues.request_key("r1")) > 60
+
+
 def keep_open(answer_id: str, kind: str, age_s: float = 120) -> None:
     facts = {"id": answer_id, "model": "tiny", "created": 1, "one_call": False, "logprobs": False, "path": "/v1/x"}
     echo = {"echo": {"instructions": None}}

@@ -49,9 +49,11 @@ class StoredRequests:
         with self._client.pipeline(transaction=False) as pipe:
             for one in running:
                 pipe.set(queues.alive_key(one.request.id), 1, ex=queues.ALIVE_TTL)
+                # What the next process would take it up from must not expire under a long answer.
+                pipe.expire(queues.request_key(one.request.id), queues.REQUEST_TTL)
             for one in left:
                 pipe.exists(queues.viewer_key(one.request.id))
-            watched = pipe.execute()[len(running) :]
+            watched = pipe.execute()[2 * len(running) :]
         self._misses = {
             one.request.id: self._misses.get(one.request.id, 0) + 1 for one, seen in zip(left, watched, strict=True) if not seen
         }

@@ -1,7 +1,9 @@
-"""The form of a transcription: text fields beside one file, checked like the fields of a JSON body."""
+"""The form of a transcription: text fields beside one file, checked like the fields of a JSON body; or that body itself,
+with the file in base64."""
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -15,6 +17,7 @@ from mlxplatform.api.fields import (
     described,
     honoured,
     ignored,
+    list_of,
     number,
     one_of,
     read_fields,
@@ -42,7 +45,7 @@ def form_number(minimum: float, maximum: float) -> Check:
     check = number(minimum, maximum)
 
     def read(raw: Any, param: str) -> Any:
-        if not _NUMBER.match(raw):
+        if not isinstance(raw, str) or not _NUMBER.match(raw):
             raise wrong_type(param, "a number", raw)
         return check(float(raw), param)
 
@@ -50,13 +53,14 @@ def form_number(minimum: float, maximum: float) -> Check:
 
 
 def form_flag(raw: Any, param: str) -> bool:
-    if raw.lower() not in {"true", "false", "1", "0"}:
+    if not isinstance(raw, str) or raw.lower() not in {"true", "false", "1", "0"}:
         raise wrong_value(param, "use true or false.")
     return raw.lower() in {"true", "1"}
 
 
 def granularities(raw: Any, param: str) -> list[str]:
-    return [one_of("word", "segment")(value, param) for value in raw]
+    values: list[str] = list_of(one_of("word", "segment"))(raw, param)
+    return values
 
 
 described(form_flag, type="boolean")
@@ -97,12 +101,42 @@ def read_request(http: HttpRequest, task: Literal["transcribe", "translate"]) ->
         Refusal: 400 naming the field, 413 too large, 415 not a form.
     """
     form = read_form(http, "file")
-    sound = form.file.read(MOST_BYTES + 1)
+    sound = _bounded(form.file.read(MOST_BYTES + 1))
+    return parse(_fields_of(http), task), sound
+
+
+def read_object(body: Mapping[str, Any], task: Literal["transcribe", "translate"]) -> tuple[Asked, bytes]:
+    """The same from a JSON body, whose ``file`` is base64 or a ``data:`` URL.
+
+    Raises:
+        Refusal: 400 naming the field, 413 too large.
+    """
+    asked = parse({name: _as_text(value) for name, value in body.items()}, task)
+    raw = text()(body.get("file"), "file")
+    if raw.startswith("data:"):
+        head, _, raw = raw.partition(",")
+        if not head.endswith(";base64"):
+            raise wrong_value("file", "a data: URL must be in base64.")
+    try:
+        sound = base64.b64decode(raw, validate=True)
+    except ValueError:
+        raise wrong_value("file", "it is not base64.") from None
+    return asked, _bounded(sound)
+
+
+def _as_text(value: Any) -> Any:
+    """A JSON scalar as a form would carry it; what is none stays, and is refused by its check."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, (int, float)) else value
+
+
+def _bounded(sound: bytes) -> bytes:
     if len(sound) > MOST_BYTES:
         raise Refusal(413, "request_too_large", f"The recording is larger than {MOST_BYTES // MIB} MiB.", param="file")
     if not sound:
         raise wrong_value("file", "the recording is empty.")
-    return parse(_fields_of(http), task), sound
+    return sound
 
 
 def _fields_of(http: HttpRequest) -> dict[str, Any]:

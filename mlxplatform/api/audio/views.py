@@ -10,11 +10,12 @@ from typing import Literal
 from asgiref.sync import sync_to_async
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 
-from mlxplatform.api.audio.parse import read_request
+from mlxplatform.api.audio.parse import MIB, MOST_BYTES, read_object, read_request
 from mlxplatform.api.audio.render import CONTENT_TYPES, TranscriptFrames, body
 from mlxplatform.api.running import Call, Choices, drive, gather, place_call
 from mlxplatform.broker import queues
 from mlxplatform.broker.connections import async_client
+from mlxplatform.http.body import read_json
 from mlxplatform.http.errors import json_response
 from mlxplatform.http.sse import EventStreamResponse
 from mlxplatform.http.views import endpoint
@@ -35,7 +36,11 @@ async def _submit(call: Call, recording: bytes) -> Choices:
 
 
 async def _answer(request: HttpRequest, task: Literal["transcribe", "translate"]) -> HttpResponseBase:
-    asked, recording = await sync_to_async(read_request)(request, task)
+    if request.content_type == "application/json":
+        # Base64 is four thirds of the recording; the rest is small.
+        asked, recording = read_object(await read_json(request, MOST_BYTES * 4 // 3 + MIB), task)
+    else:
+        asked, recording = await sync_to_async(read_request)(request, task)
     if not any(model.kind == KIND for host in await live_hosts() for model in host.models):
         raise Refusal(503, "model_unavailable", "There is no transcription model on this server.")
     call = await place_call(request, asked)
