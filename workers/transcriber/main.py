@@ -39,14 +39,9 @@ def transcribe(model_dir: Path, file: Path, order: dict[str, Any]) -> dict[str, 
     _say({"heard": len(samples) / RATE})
     import mlx_whisper
     from mlx_whisper.load_models import load_model
-    from mlx_whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
+    from mlx_whisper.tokenizer import LANGUAGES
 
-    language = (order.get("language") or "").strip().lower() or None
-    if language == "auto":
-        language = None
-    language = TO_LANGUAGE_CODE.get(language or "", language)
-    if language is not None and language not in LANGUAGES:
-        raise Refused(f"'{language[:20]}' is not a language the model knows; use a code such as 'en'.", "language")
+    language = order.get("language")
     if not load_model(str(model_dir)).is_multilingual:
         if order["task"] == "translate":
             raise Refused("The model knows English only, so it cannot translate.", "model")
@@ -100,7 +95,9 @@ def _say(value: dict[str, Any]) -> None:
 
 
 def _end_with_input() -> None:
-    sys.stdin.buffer.read()
+    # Not through sys.stdin, whose lock this thread would hold while the interpreter ends.
+    while os.read(0, 4096):
+        pass
     os._exit(0)
 
 

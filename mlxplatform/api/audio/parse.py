@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from django.http import HttpRequest
 
+from mlxplatform.api.audio.languages import code_of
 from mlxplatform.api.fields import (
     Check,
     Fields,
@@ -67,6 +68,20 @@ described(form_flag, type="boolean")
 described(granularities, type="array", items={"type": "string", "enum": ["word", "segment"]})
 
 
+def language(raw: Any, param: str) -> str:
+    """A code, "" for one that is to be found out."""
+    name = text(32)(raw, param)
+    if name.strip().lower() == "auto":
+        return ""
+    code = code_of(name)
+    if code is None:
+        raise wrong_value(param, f"'{name}' is no language known here; use a code such as 'en'.")
+    return code
+
+
+described(language, type="string")
+
+
 def recording(raw: Any, param: str) -> Any:
     return raw
 
@@ -83,7 +98,7 @@ TRANSLATION_FIELDS: Table = table(
 TRANSCRIPTION_FIELDS: Table = {
     **TRANSLATION_FIELDS,
     **table(
-        honoured("language", text(32), "a code such as en; absent or auto: found out"),
+        honoured("language", language, "a code such as en; absent or auto: found out"),
         honoured("timestamp_granularities", granularities, "needs verbose_json"),
         honoured("stream", form_flag, "needs json or text"),
         refused("include", "Logprobs of transcriptions are not kept.", []),
@@ -173,4 +188,4 @@ def parse(body: Mapping[str, Any], task: Literal["transcribe", "translate"]) -> 
 
 
 def _audio(fields: Fields, task: Literal["transcribe", "translate"], words: bool) -> Audio:
-    return Audio(task, fields.get("language"), fields.get("prompt"), fields.get("temperature"), words)
+    return Audio(task, fields.get("language") or None, fields.get("prompt"), fields.get("temperature"), words)
