@@ -98,7 +98,12 @@ class Transcriber:
             tell(refusal.failed())
             return
         try:
-            tell(*self._outcome(take, model, tell))
+            outcome = self._outcome(take, model, tell)
+        except Exception:  # a defect of ours, or a broker that is away: its client must still get an answer
+            log.exception("transcription.failed", request=request.id)
+            outcome = [FAILED]
+        try:
+            tell(*outcome)
         finally:
             with self._moved:
                 self._line.remove(take)
