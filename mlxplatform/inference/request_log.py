@@ -246,10 +246,16 @@ def forget(project: str, *, key_id: str | None = None, request_id: str | None = 
         rows = rows.filter(key_id=key_id)
     if request_id is not None:
         rows = rows.filter(id=request_id)
+    with _lock:  # lines that wait to be written must not come after this
+        _pending[:] = [item for item in _pending if not _is_meant(item[1], project, key_id, request_id)]
     with transaction.atomic():
         removed = rows.delete()[0]
         forgotten.send(sender=None, project=project, key_id=key_id, request_id=request_id)
     return removed
+
+
+def _is_meant(ended: Ended, project: str, key_id: str | None, request_id: str | None) -> bool:
+    return ended.project == project and key_id in (None, ended.key_id) and request_id in (None, ended.id)
 
 
 def facts(row: FinishedRequest) -> dict[str, Any]:

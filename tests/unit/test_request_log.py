@@ -125,6 +125,14 @@ def test_lines_are_forgotten_by_key_and_by_id() -> None:
     assert set(FinishedRequest.objects.values_list("id", flat=True)) == {"r2", "r3"}
 
 
+def test_a_line_that_is_forgotten_before_it_is_written_stays_forgotten() -> None:
+    request_log.add(ended("r1", key_id="k1"))
+    request_log.add(ended("r2", key_id="k2"))
+    request_log.forget("default", request_id="r1")
+    request_log.flush()
+    assert set(FinishedRequest.objects.values_list("id", flat=True)) == {"r2"}
+
+
 def test_lines_wait_for_a_database_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise OperationalError("locked")
