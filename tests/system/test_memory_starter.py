@@ -19,6 +19,8 @@ from tests.system.stack import Stack, eventually
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 STARTER = "smollm2-135m-instruct"
+#: Two subjects of two chats each, and some small talk: what a slow machine writes in two minutes.
+STORY = [chat for chat in LIFE if "boat" not in chat["id"]]
 MINE = "The Lelit Anna stands in my kitchen and nowhere else."
 
 
@@ -76,7 +78,7 @@ class Owner:
 def test_a_wiki_is_written_reviewed_edited_forgotten_and_taken_back(platform):
     owner = Owner(platform)
     owner.post("/api/memory/init")
-    assert owner.read(LIFE)["added"] == len(LIFE)
+    assert owner.read(STORY)["added"] == len(STORY)
 
     # Written: proposals only, each with its source turns.
     first = owner.write()
@@ -89,7 +91,7 @@ def test_a_wiki_is_written_reviewed_edited_forgotten_and_taken_back(platform):
     for card in cards:
         owner.post(f"/api/memory/changes/{card['id']}/accept")
     pages = owner.pages()
-    said = "\n".join(turn["content"] for chat in LIFE for turn in chat["messages"])
+    said = "\n".join(turn["content"] for chat in STORY for turn in chat["messages"])
     for stem, text in pages.items():
         assert gate.reasons_against("", text) == [], stem
         body = [s for part in (lead_of(parse(text)), *(s.body for s in parse(text).body_sections)) for s in sentences(part)]
@@ -113,7 +115,7 @@ def test_a_wiki_is_written_reviewed_edited_forgotten_and_taken_back(platform):
     conversation = next(iter(cited_hashes(pages[stem])))
     owner.post("/api/memory/forget", {"conversation": conversation})
     assert all(conversation not in text for text in owner.pages().values())
-    assert owner.read(LIFE)["forgotten"] == 1
+    assert owner.read(STORY)["forgotten"] == 1
     owner.write()
     assert all(conversation not in text for text in owner.pages().values()) and MINE in "".join(owner.pages().values())
 
