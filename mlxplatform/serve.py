@@ -10,6 +10,7 @@ import os
 import sys
 
 from workers.guard import end_with_parent
+from workers.turns import take_short_turns
 
 #: Seconds running requests may go on after SIGTERM. Less than the supervisor's patience.
 DRAIN_SECONDS = 5.0
@@ -37,6 +38,7 @@ def endpoint(host: str, port: int) -> str:
 
 def main() -> None:
     end_with_parent()
+    take_short_turns()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "mlxplatform.settings")
     from mlxplatform import environment
 

@@ -16,6 +16,7 @@ import structlog
 
 from workers.guard import end_with_parent
 from workers.stopping import Stop
+from workers.turns import take_short_turns
 
 if TYPE_CHECKING:
     import dramatiq
@@ -74,6 +75,7 @@ def main() -> None:
         log.error("misconfigured", reason=str(error))
         sys.exit(os.EX_CONFIG)
 
+    take_short_turns()
     stop = Stop()
     end_with_parent(stop.set, grace=DRAIN_SECONDS + 1)
 

@@ -21,6 +21,7 @@ import structlog
 
 from workers.engine import platform, protocol
 from workers.engine.options import Options, parse
+from workers.turns import take_short_turns
 
 if TYPE_CHECKING:
     from workers.engine.resident import Resident
@@ -194,6 +195,7 @@ def _log_to_stderr() -> None:
 
 def main() -> None:
     _log_to_stderr()
+    take_short_turns()
     # Ctrl-C reaches the whole foreground group; the gpu process decides when its children end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     status = run(parse(sys.argv[1:]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from array import array
 from collections import defaultdict
 from collections.abc import Callable
@@ -19,16 +20,29 @@ import structlog
 
 from mlxplatform.broker import queues
 from mlxplatform.broker.connections import BROKER_ERRORS
-from mlxplatform.inference.contract import Delivery, Event, InferenceRequest, encode
+from mlxplatform.inference.contract import Delivery, Event, InferenceRequest, Reasoning, Text, encode
 
 log = structlog.get_logger(__name__)
 
 #: Publishes in a row that reached nobody after which a web process counts as gone.
 MISSES = 2
+#: Frames in the middle of answers are at least so many seconds apart. Only models faster than 200 steps a second notice:
+#: at 1,000 a process that reads frames does nothing else, and whoever comes then waits behind them.
+FRAME_SECONDS = 0.005
+#: Events at the beginning of an answer that go out at once: admission, a place in line, the first words.
+FIRST_EVENTS = 3
 #: Entries kept of one request's stored events; longer answers keep their end, SQL has the whole.
 EVENTS_KEPT = 100_000
 #: Seconds stored events outlive their last entry in Redis.
 EVENTS_TTL = 3600
+
+
+def _is_news(gathered: list[Gathered]) -> bool:
+    """Whether anything but the middle of answers is in it: a beginning, an end, a first word."""
+    return any(
+        delivery.seq <= FIRST_EVENTS or not all(isinstance(event, Text | Reasoning) for event in delivery.events)
+        for _, delivery, _ in gathered
+    )
 
 
 def pack_ids(tokens: list[int]) -> bytes:
@@ -104,12 +118,18 @@ class Publisher:
         self._thread.join()
 
     def _run(self) -> None:
+        sent = 0.0
         while (gathered := self._queue.get()) is not None:
+            more: list[Gathered] | None = gathered
             try:
-                while (more := self._queue.get_nowait()) is not None:
+                while True:
+                    wait = 0.0 if _is_news(gathered) else max(0.0, sent + FRAME_SECONDS - time.monotonic())
+                    if (more := self._queue.get(timeout=wait) if wait else self._queue.get_nowait()) is None:
+                        break
                     gathered += more
             except queue.Empty:
                 more = gathered
+            sent = time.monotonic()
             try:
                 self._send(gathered)
             except BROKER_ERRORS as error:
