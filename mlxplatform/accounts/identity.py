@@ -25,6 +25,7 @@ from mlxplatform.accounts.models import DEFAULT_PROJECT, ApiKey
 from mlxplatform.accounts.scopes import ADMIN, SCOPES, grants, needed
 from mlxplatform.http.clients import address_of, is_encrypted
 from mlxplatform.inference.contract import Refusal
+from mlxplatform.once import Once
 
 #: Seconds a key check is remembered in this process; a revoked key may live on for this long.
 _REMEMBER = 2.0
@@ -187,7 +188,7 @@ def _nothing(request: HttpRequest) -> HttpResponse:
 async def _is_open() -> bool:
     """Whether this machine may still be used without a key. What is remembered costs no hop to a thread."""
     until, value = _keyless
-    return value if until > time.monotonic() else await sync_to_async(_look_whether_open)()
+    return value if until > time.monotonic() else await _look_once()
 
 
 def _look_whether_open() -> bool:
@@ -195,3 +196,6 @@ def _look_whether_open() -> bool:
     value = settings.ENV.auth == "auto" and not keys.any_key_exists()
     _keyless = (time.monotonic() + _REMEMBER, value)
     return value
+
+
+_look_once = Once(sync_to_async(_look_whether_open))

@@ -26,6 +26,7 @@ from mlxplatform.broker import queues
 from mlxplatform.broker.connections import async_client
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.models import Host
+from mlxplatform.once import Once
 
 #: Seconds a read of the hosts' live state is reused: one Redis read serves a burst of requests.
 STATE_AGE = 0.25
@@ -105,10 +106,14 @@ async def live_hosts() -> tuple[HostState, ...]:
     Raises:
         redis.ConnectionError, TimeoutError: the broker is down, or does not answer.
     """
-    now = time.monotonic()
     at, states = _cache.states
-    if at and now - at < STATE_AGE:
+    if at and time.monotonic() - at < STATE_AGE:
         return states
+    return await _look_once()
+
+
+async def _look() -> tuple[HostState, ...]:
+    now = time.monotonic()
     names = await _names(now)
     # Bounded, since everything a client asks begins here: a broker that hangs is as good as one that is down.
     async with asyncio.timeout(BROKER_SECONDS):
@@ -116,6 +121,9 @@ async def live_hosts() -> tuple[HostState, ...]:
     states = tuple(parse_state(name, json.loads(value)) for name, value in zip(names, raw, strict=True) if value)
     _cache.states = (now, states)
     return states
+
+
+_look_once = Once(_look)
 
 
 async def _names(now: float) -> tuple[str, ...]:

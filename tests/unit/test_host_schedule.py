@@ -56,5 +56,6 @@ def test_prefill_is_short_only_while_somebody_waits_for_tokens() -> None:
     assert chunk_tokens([chat, prompt, row_prompt], 1000, 0.1) == 50
     assert chunk_tokens([prompt], 1000, 0.1) == 400
     assert chunk_tokens([row, row_prompt], 1000, 0.1) == CHUNK_CAP
+    assert chunk_tokens([row, row_prompt], 50, 0.1) == 100, "two seconds are the most a chat that arrives has to wait"
     assert chunk_tokens([chat, prompt], 1, 0.1) == CHUNK_FLOOR
     assert chunk_tokens([chat, prompt], 10**9, 0.1) == CHUNK_CAP

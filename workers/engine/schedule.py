@@ -17,6 +17,8 @@ CHUNK_FLOOR = 16
 CHUNK_CAP = 512
 #: Longest prefill turn while nobody waits for tokens, as a multiple of the target; new arrivals wait for it.
 IDLE_STRETCH = 4.0
+#: The same while only rows run: what a chat that arrives, a cancel and the end of the lease wait for at most.
+ROW_STRETCH = 20.0
 
 
 @dataclass(frozen=True)
@@ -65,15 +67,16 @@ def chunk_tokens(
 ) -> int:
     """Prompt tokens per sequence and step so that one prefill turn lasts about ``target_seconds``.
 
-    Only a sequence that waits for tokens makes the target bind: with rows alone the cap applies, and while
-    nobody decodes a longer turn is allowed, since only arrivals could notice it.
+    Only a sequence that waits for tokens makes the target bind. While nobody decodes a longer turn is allowed, since only
+    arrivals could notice it, and a much longer one with rows alone: on a fast machine the cap binds first.
     """
     prefilling = [standing for standing in running if not standing.decoding]
     if not prefilling:
         return CHUNK_CAP
     if all(standing.is_row for standing in running):
-        return CHUNK_CAP
-    decoding = any(standing.decoding and not standing.is_row for standing in running)
-    seconds = target_seconds if decoding else target_seconds * IDLE_STRETCH
-    tokens = int(tokens_per_second * seconds / len(prefilling))
+        stretch = ROW_STRETCH
+    else:
+        decoding = any(standing.decoding and not standing.is_row for standing in running)
+        stretch = 1.0 if decoding else IDLE_STRETCH
+    tokens = int(tokens_per_second * target_seconds * stretch / len(prefilling))
     return max(CHUNK_FLOOR, min(CHUNK_CAP, tokens))
