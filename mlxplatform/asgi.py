@@ -3,19 +3,20 @@
 import os
 from typing import cast
 
+import django
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
-from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "mlxplatform.settings")
-django_application = get_asgi_application()
+django.setup(set_prefix=False)
 
 from mlxplatform.http.front import App, Front  # noqa: E402
+from mlxplatform.http.threads import Handler  # noqa: E402
 from mlxplatform.jobs.routing import websocket_urlpatterns  # noqa: E402  models need the app registry
 
 application = ProtocolTypeRouter(
     {
-        "http": Front(cast(App, django_application)),
+        "http": Front(cast(App, Handler())),
         "websocket": AllowedHostsOriginValidator(URLRouter(websocket_urlpatterns)),
     }
 )

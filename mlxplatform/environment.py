@@ -130,6 +130,12 @@ SETTINGS: tuple[Setting, ...] = (
         "An unused model leaves memory after so many seconds, unless pinned; 0: only when room is needed.",
     ),
     Setting(
+        "ROOM_WAIT_SECONDS",
+        "30",
+        _natural,
+        "How long a request for a model that does not fit waits for the ones in use to fall idle before it is 503.",
+    ),
+    Setting(
         "MEMORY_FLOOR_PERCENT",
         "3",
         _natural,

@@ -8,6 +8,7 @@ one query per batch of events instead of 200.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import weakref
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
@@ -112,7 +113,9 @@ class Feed:
 
     def _start(self) -> None:
         if not self._tasks:
-            self._tasks = [asyncio.ensure_future(self._poll()), asyncio.ensure_future(self._listen())]
+            # A context of their own: that of the request which happened to come first carries a thread that ends with it.
+            works = (self._poll, self._listen)
+            self._tasks = [asyncio.create_task(work(), context=contextvars.Context()) for work in works]
 
     def _stop(self) -> None:
         for task in self._tasks:

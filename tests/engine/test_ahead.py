@@ -11,8 +11,9 @@ from llguidance import LLMatcher
 from tokenizers import Tokenizer
 
 from mlxplatform.inference.contract import Sampling
-from tests.engine.conftest import Driver
+from tests.engine.conftest import GREEDY, Driver
 from tests.engine.test_core import prompts
+from tests.fixtures import tiny_model
 from workers.engine import loading
 from workers.engine.choosing import RowChooser
 from workers.engine.core import Core, Limits
@@ -175,3 +176,16 @@ def test_a_neighbour_that_comes_in_the_middle_of_a_jump_spoils_nothing(tiny: loa
         assert tokenizer.decode(driver.tokens[1]).startswith("the capital of Japan is ")
         assert tokenizer.decode(driver.tokens[1]).endswith("knows.")
         assert driver.broken == {}
+
+
+@pytest.mark.parametrize(
+    ("draft", "told"), [("ngram", "ngram"), ("tiny-draft", "draft model"), ("wide-draft", "another vocabulary")]
+)
+def test_an_engine_says_what_came_of_the_setting(make_host: Any, models_home: Path, draft: str, told: str) -> None:
+    for name, recipe in (("tiny-draft", {}), ("wide-draft", {"vocab": 384})):
+        if not (models_home / "models" / name).exists():
+            tiny_model.install(models_home, name, **recipe)
+    plain, host = make_host(), make_host(draft=draft)
+    question = {"max_tokens": 120, "sampling": GREEDY}
+    assert host.ask("What is 2 plus 3?", **question).text == plain.ask("What is 2 plus 3?", **question).text
+    assert told in host.engine().facts["speculation"]

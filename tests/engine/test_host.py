@@ -205,6 +205,16 @@ def test_the_least_recently_used_model_makes_room_but_never_one_in_use(make_host
         host.start(max_tokens=2)
 
 
+def test_a_model_that_does_not_fit_waits_for_the_one_in_use(make_host: MakeHost) -> None:
+    host = make_host(budget=300 * 1024 * 1024, room_wait=60)
+    long, answer = host.start(max_tokens=400, sampling=ENDLESS)
+    answer.wait(lambda a: any(isinstance(event, Text) for event in a.events))
+    other = host.ask(model=EMBEDDER, kind="embedding", messages=[], inputs=["x"])
+    assert long.done.is_set(), "it was neither put out nor waited for in vain"
+    assert isinstance(answer.last, Finished)
+    assert isinstance(other.last, Finished)
+
+
 def test_a_model_larger_than_the_budget_is_refused_with_the_numbers(make_host: MakeHost) -> None:
     host = make_host(budget=10 * 1024 * 1024)
     with pytest.raises(Refusal) as refused:

@@ -98,6 +98,7 @@ class Drafting:
 
     most: int
     model: DraftModel | None = None
+    weight_bytes: int = 0
     guessed: int = 0
     held: int = 0
 

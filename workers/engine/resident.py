@@ -143,13 +143,14 @@ class Resident:
         make_cache = _quantized(loaded, options.kv_bits)
         per_token = kv_bytes_per_token(loaded, make_cache)
         budget = options.budget or platform.memory_budget()
-        shares = Shares.of(budget, loaded.weight_bytes, per_token, options.prefix_mb)
+        drafting, speculation = _drafting(options, loaded, machine)
+        weights = loaded.weight_bytes + (drafting.weight_bytes if drafting is not None else 0)
+        shares = Shares.of(budget, weights, per_token, options.prefix_mb)
         limits = Limits(options.slots, options.prefill_ms / 1000, options.row_share, options.context, shares.kv_tokens)
         if make_cache is not None:
             limits = replace(limits, slots=1)
         prefix = _prefix_cache(options, loaded, machine, shares.prefix_bytes)
         adapters = Adapters(loaded.model)
-        drafting, speculation = _drafting(options, loaded, machine)
         chooser = RowChooser(
             vocabulary_size(loaded.config),
             options.model_dir,
@@ -169,7 +170,7 @@ class Resident:
         # Scoring merges caches, which quantized ones cannot be.
         shared = prefix if make_cache is None else None
         side = Side(loaded.model, embedder, shared, lambda: not core.idle, adapters)
-        facts = _facts(machine, loaded.dtype, loaded.weight_bytes, per_token)
+        facts = _facts(machine, loaded.dtype, weights, per_token)
         facts |= {"kv_tokens": shares.kv_tokens, "speculation": speculation, "kv_bits": options.kv_bits, "slots": limits.slots}
         return cls(core, side, facts, options.prefix_mb)
 
@@ -211,7 +212,7 @@ def _drafting(options: Options, loaded: Loaded, machine: platform.Platform) -> t
         return None, "off: the draft model has another vocabulary"
     if not always_trims(smaller.model):
         return None, "off: the draft model's cache cannot be cut"
-    return Drafting(options.draft_tokens, DraftModel(smaller.model)), "draft model"
+    return Drafting(options.draft_tokens, DraftModel(smaller.model), smaller.weight_bytes), "draft model"
 
 
 def _quantized(loaded: Loaded, bits: int) -> Callable[[], list[Any]] | None:

@@ -34,6 +34,18 @@ def declared_bytes(model: LocalModel, dtype: str) -> int:
     return (model.bytes if width is None else model.parameters * width) + CHILD_OVERHEAD
 
 
+#: Seconds between looks at whether a model in use has fallen idle.
+IN_USE_SECONDS = 0.1
+
+
+class _InUse(Exception):
+    """There would be room if what is resident were not in use or pinned."""
+
+    def __init__(self, refusal: Refusal):
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
 @dataclass(frozen=True)
 class Plan:
     """What loading a model would take: ``evict`` are the ids that would go; ``fits`` whether that is enough."""
@@ -59,10 +71,13 @@ class Residency:
         idle_seconds: float = 0.0,
         gated: Callable[[Engine, str], Gate] | None = None,
         patience: Patience = Patience(),  # noqa: B008  frozen
+        beside: Callable[[LocalModel], int] = lambda model: 0,
     ):
+        """``beside``: bytes a child holds besides its model's, such as a draft model's."""
         self.host, self.budget, self.dtype, self.idle_seconds = host, budget, dtype, idle_seconds
         #: Command line of an engine child from its model and the bytes it may use.
         self._options, self._flush, self._gated = options, flush, gated
+        self._beside = beside
         #: How long a child may be silent before it counts as hung.
         self.patience = patience
         self._engines: dict[str, Engine] = {}
@@ -85,15 +100,25 @@ class Residency:
         with self._lock:
             return self._engines.get(model_id)
 
-    def obtain(self, model: LocalModel) -> Engine:
+    def obtain(self, model: LocalModel, wait: float = 0.0, given_up: Callable[[], bool] = lambda: False) -> Engine:
         """The engine of a model, started when it is not there.
+
+        While everything it would have to put out is in use, it waits up to ``wait`` seconds for one of them to fall idle,
+        unless ``given_up`` says that nobody wants it any more.
 
         Raises:
             Refusal: 503 while stopping or while everything resident is in use, 400 when it can never fit.
         """
+        deadline = time.monotonic() + wait
         while True:
-            with self._lock:
-                found = self._look_up(model)
+            try:
+                with self._lock:
+                    found = self._look_up(model)
+            except _InUse as in_use:
+                if time.monotonic() >= deadline or given_up():
+                    raise in_use.refusal from None
+                time.sleep(IN_USE_SECONDS)
+                continue
             if isinstance(found, Engine):
                 return found
             if found is None:
@@ -114,7 +139,7 @@ class Residency:
         self.failed.discard(model.id)
         plan = self.plan(model)
         if not plan.fits:
-            raise _no_room(plan)
+            raise _InUse(_no_room(plan)) if plan.needed <= plan.budget else _no_room(plan)
         self._starting[model.id] = (plan.needed, threading.Event())
         for model_id in plan.evict:
             log.info("engine.evicted", model=model_id, **{"for": model.id})
@@ -162,7 +187,7 @@ class Residency:
 
     def _left(self, model_id: str) -> int:
         """Bytes for one engine beside all others, those that are being started included."""
-        taken = {other.model.id: declared_bytes(other.model, self.dtype) for other in self._engines.values()}
+        taken = {other.model.id: self.needs(other.model) for other in self._engines.values()}
         taken |= {starting: needed for starting, (needed, _) in self._starting.items()}
         return self.budget - sum(size for other, size in taken.items() if other != model_id)
 
@@ -173,12 +198,16 @@ class Residency:
         for engine, room in rooms:
             engine.set_room(room)
 
+    def needs(self, model: LocalModel) -> int:
+        """Bytes a child with this model takes."""
+        return declared_bytes(model, self.dtype) + self._beside(model)
+
     def plan(self, model: LocalModel) -> Plan:
         """What loading would need and whom it would put out, without doing it."""
         with self._lock:
-            needed = declared_bytes(model, self.dtype)
+            needed = self.needs(model)
             others = [engine for engine in self._engines.values() if engine.model.id != model.id]
-            used = sum(declared_bytes(engine.model, self.dtype) for engine in others)
+            used = sum(self.needs(engine.model) for engine in others)
             used += sum(size for starting, (size, _) in self._starting.items() if starting != model.id)
             evict: list[str] = []
             left = used
@@ -188,7 +217,7 @@ class Residency:
                 if engine.busy or engine.model.id in self._pinned:
                     continue
                 evict.append(engine.model.id)
-                left -= declared_bytes(engine.model, self.dtype)
+                left -= self.needs(engine.model)
             return Plan(model.id, needed, self.budget, used, tuple(evict), left + needed <= self.budget)
 
     def pin(self, model_id: str, pinned: bool) -> None:

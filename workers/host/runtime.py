@@ -24,7 +24,7 @@ from workers.host.gpu_lease import Gate
 from workers.host.journal import Entry, Sink, new_number
 from workers.host.pressure import Pressure
 from workers.host.publisher import NumberedSink
-from workers.host.residency import Residency
+from workers.host.residency import CHILD_OVERHEAD, Residency, declared_bytes
 from workers.prepare.client import Preparer
 from workers.prepare.model import UNSTATED_CONTEXT
 
@@ -61,6 +61,7 @@ class Settings:
     budget: int = 0
     keep_alive: float = 0.0
     memory_floor: float = 0.0
+    room_wait: float = 0.0
     draft: str = ""
     kv_bits: int = 0
     draft_tokens: int = 4
@@ -107,7 +108,14 @@ class HostRuntime:
         self.settings = settings
         self.on_flush: list[Callable[[], None]] = []
         self.residency = Residency(
-            settings.host, self._budget(), self._options, self._flush, settings.dtype, settings.keep_alive, gated
+            settings.host,
+            self._budget(),
+            self._options,
+            self._flush,
+            settings.dtype,
+            settings.keep_alive,
+            gated,
+            beside=self._draft_bytes,
         )
         self._pressure = Pressure(self.residency, settings.memory_floor)
         self._preparer = Preparer()
@@ -135,7 +143,9 @@ class HostRuntime:
         adapters = self._adapters(request, model)
         prepared = self._preparer.prepare(request, model.path, context=self.context_of(model))
         for _ in range(3):  # an engine may be evicted between being found and being used
-            engine = self.residency.obtain(model)
+            # A chunk of rows has others to look after and comes again.
+            wait = self.settings.room_wait if request.priority == "interactive" else 0.0
+            engine = self.residency.obtain(model, wait, lambda: request.id in self._cancelled)
             entry = Entry(
                 new_number(),
                 request,
@@ -338,14 +348,24 @@ class HostRuntime:
         }
 
     def _draft_for(self, model: LocalModel) -> str:
-        """How an engine guesses ahead: as set, or the folder of the draft model; no model drafts for itself."""
+        """How an engine guesses ahead: as set, or the folder of the draft model."""
+        if self.settings.draft == NGRAM:
+            return NGRAM
+        draft = self._draft_model(model)
+        if draft is None and self.settings.draft not in ("", model.id):
+            log.warning("engine.no_draft_model", draft=self.settings.draft, model=model.id)
+        return str(draft.path) if draft is not None else ""
+
+    def _draft_model(self, model: LocalModel) -> LocalModel | None:
+        """The smaller model that guesses for this one; none guesses for itself or for embeddings."""
         wish = self.settings.draft
-        if wish in ("", NGRAM, model.id):
-            return "" if wish == model.id else wish
-        found = local_models.find(wish, self.settings.home)
-        if found is None:
-            log.warning("engine.no_draft_model", draft=wish, model=model.id)
-        return str(found.path) if found is not None else ""
+        if wish in ("", NGRAM, model.id) or model.kind != "chat":
+            return None
+        return local_models.find(wish, self.settings.home)
+
+    def _draft_bytes(self, model: LocalModel) -> int:
+        draft = self._draft_model(model)
+        return declared_bytes(draft, self.settings.dtype) - CHILD_OVERHEAD if draft is not None else 0
 
 
 def _unknown_model(request: InferenceRequest) -> Refusal:
@@ -389,6 +409,7 @@ def settings_from_environment() -> Settings:
         row_share=min(env.row_share, env.slots - 1),
         keep_alive=float(env.keep_alive_seconds),
         memory_floor=env.memory_floor_percent / 100,
+        room_wait=float(env.room_wait_seconds),
         draft=env.draft,
         kv_bits=int(env.kv_bits),
         draft_tokens=env.draft_tokens,

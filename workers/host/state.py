@@ -20,7 +20,6 @@ from mlxplatform.broker import queues
 from mlxplatform.broker.connections import BROKER_ERRORS
 from mlxplatform.library import local_adapters, local_models
 from workers.host.engine import Engine
-from workers.host.residency import declared_bytes
 from workers.host.runtime import HostRuntime
 
 log = structlog.get_logger(__name__)
@@ -143,7 +142,7 @@ class HostState:
             "parameters": model.parameters,
             "quantization": model.quantization,
             "plan": self._plan(model),
-            "needed_bytes": declared_bytes(model, self._runtime.settings.dtype),
+            "needed_bytes": self._runtime.residency.needs(model),
             "resident": engine is not None and engine.state == "ready",
             "pinned": self._runtime.residency.is_pinned(model.id),
             "current": is_current,
