@@ -141,7 +141,7 @@ def test_a_system_that_says_it_is_short_counts_whatever_is_free() -> None:
 def test_a_short_machine_refuses_what_is_new_and_spares_what_runs(make_host: MakeHost) -> None:
     host = make_host(memory_floor=0.5)
     memory = [Memory(1000 * MIB, 900 * MIB)]
-    host.runtime._pressure._read = lambda: memory[0]
+    host.runtime.pressure._read = lambda: memory[0]
     running, answer = host.start("What is 2 plus 3?", max_tokens=1000, sampling=ENDLESS)
     answer.wait(lambda a: bool(a.text))
     memory[0] = Memory(1000 * MIB, 100 * MIB)

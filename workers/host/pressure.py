@@ -43,10 +43,12 @@ class Pressure:
     def __init__(self, house: House, floor: float, read: Callable[[], Memory | None] = read_memory):
         self._house, self._floor, self._read = house, floor, read
         self._shrunk = False
+        #: What the last look saw.
+        self.seen: Memory | None = None
 
     def look(self) -> None:
-        memory = self._read() if self._floor else None
-        if memory is None:
+        memory = self.seen = self._read()
+        if memory is None or not self._floor:
             return
         floor = int(memory.total * self._floor)
         if memory.available >= floor * RELIEF and not memory.strained:

@@ -117,7 +117,7 @@ class HostRuntime:
             gated,
             beside=self._draft_bytes,
         )
-        self._pressure = Pressure(self.residency, settings.memory_floor)
+        self.pressure = Pressure(self.residency, settings.memory_floor)
         self._preparer = Preparer()
         self._preparer.start()
         self._running: dict[str, Cancellable] = {}
@@ -259,7 +259,7 @@ class HostRuntime:
         for engine in self.residency.engines():
             engine.tell_positions()
         self.residency.unload_idle()
-        self._pressure.look()
+        self.pressure.look()
 
     def close(self) -> None:
         self.residency.close()

@@ -62,6 +62,7 @@ class HostState:
         current = runtime.current_model()
         main = runtime.residency.get(current.id) if current is not None else None
         active = sum(min(engine.count(rows=False), runtime.settings.slots) for engine in engines)
+        machine = runtime.pressure.seen
         totals = {name: sum(engine.stats.get(name, 0.0) for engine in engines) for name in SUMMED}
         return {
             "host": runtime.settings.host,
@@ -84,6 +85,8 @@ class HostState:
                 "weight_bytes": sum(int(engine.facts.get("weight_bytes", 0)) for engine in engines),
                 "kv_bytes": int(totals["kv_bytes"]),
                 "prefix_bytes": int(totals["prefix_bytes"]),
+                "machine_available_bytes": machine.available if machine is not None else None,
+                "refusing": int(runtime.residency.pressure is not None),
             },
             "preemptions": int(totals["preemptions"]),
             "rebuilds": int(totals["rebuilds"]),
