@@ -196,12 +196,15 @@ def test_a_background_request_of_a_dead_process_goes_on_behind_its_last_event(
     whole = host.ask("What is 2 plus 3?", max_tokens=120, sampling=ENDLESS).text
     broker.set(queues.request_key("back"), encode(asked))
     # The first process: it dies with half of the answer stored.
-    first = publisher.sink(asked)
+    own = Publisher(broker, lambda channel: None)
+    own.start()
+    first = own.sink(asked)
     dying = make_host()
-    dying.runtime.on_flush.append(publisher.flush)
+    dying.runtime.on_flush.append(own.flush)
     running = dying.runtime.start(asked, first)
     eventually(lambda: len(stored(broker, "back")) > 20, what="some of the answer")
-    first._publisher = Publisher(broker, lambda channel: None)  # nothing reaches the log any more
+    first._publisher = Publisher(broker, lambda channel: None)  # nothing new reaches the log any more
+    own.close()
     running.cancel()
     said = stored(broker, "back")
     # Its successor gets the message again.
