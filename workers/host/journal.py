@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from mlxplatform.inference.contract import Event, Failed, Finished, InferenceRequest, TokenLogprob, Usage
 from workers.engine.detokenize import token_bytes
@@ -30,6 +30,15 @@ def new_number() -> int:
 
 
 Sink = Callable[[list[Event]], None]
+
+
+@runtime_checkable
+class Follows(Protocol):
+    """A sink that wants to know the tokens behind the events."""
+
+    def follow(self, emitted: list[int]) -> None:
+        """The list that will grow by each token of the request."""
+
 
 #: A token that cannot be chosen has log-probability -inf, which JSON cannot carry.
 LOGPROB_FLOOR = -9999.0

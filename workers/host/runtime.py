@@ -21,9 +21,8 @@ from mlxplatform.library import local_adapters, local_models
 from mlxplatform.library.local_models import LocalModel
 from workers.host.engine import Engine, EngineGone
 from workers.host.gpu_lease import Gate
-from workers.host.journal import Entry, Sink, new_number
+from workers.host.journal import Entry, Follows, Sink, new_number
 from workers.host.pressure import Pressure
-from workers.host.publisher import NumberedSink
 from workers.host.residency import CHILD_OVERHEAD, Residency, declared_bytes
 from workers.prepare.client import Preparer
 from workers.prepare.model import UNSTATED_CONTEXT
@@ -155,7 +154,7 @@ class HostRuntime:
                 adapters,
                 emitted=list(emitted),
             )
-            if isinstance(sink, NumberedSink):
+            if isinstance(sink, Follows):
                 sink.follow(entry.emitted)
             running = Running(entry, engine, self._forget)
             with self._lock:
