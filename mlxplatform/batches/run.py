@@ -267,7 +267,9 @@ class _Lines:
                     raise
             except BROKER_ERRORS as error:
                 log.debug("batch_waits_for_broker", error=type(error).__name__)
+            self._ctx.check()
             self._tell("waiting", "waiting for a GPU host")
+            await self._flush()  # what was answered before the host went is there to be read
             await asyncio.sleep(HOST_WAIT_S)
 
     async def _flush(self) -> None:
