@@ -107,6 +107,8 @@ def _look(wiki: Wiki) -> tuple[int, int]:
 def update_page(vault: Vault, stem: str, text: str | None, folder: str = ARTICLES) -> None:
     """Index one page as it stands now, or forget it (None)."""
     with transaction.atomic():
+        # One at a time: a reader that indexes a page must not make the run that wrote it fail.
+        Vault.objects.select_for_update().filter(pk=vault.pk).first()
         old = list(Section.objects.filter(page__vault=vault, page__folder=folder, page__stem=stem).values_list("pk", flat=True))
         _unindex(old)
         Page.objects.filter(vault=vault, folder=folder, stem=stem).delete()

@@ -3,9 +3,10 @@
 import datetime as dt
 import os
 import subprocess
+import threading
 
 import pytest
-from django.db import connection
+from django.db import DatabaseError, connection
 
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs.context import JobFailed
@@ -393,6 +394,32 @@ def test_search_finds_sections_by_words_and_survives_any_query(vault):
     assert index.search(vault, "gasket unicorn")[0].section == "Parts"
     for query in ('"', "AND OR NOT", "a* NEAR(b)", "'; DROP TABLE x; --", "", "\0", "🙂"):
         index.search(vault, query)
+
+
+def test_search_looks_at_titles_too_and_not_at_accents(vault):
+    index.update_page(vault, "Lelit", "# Lelit\n\n## Café\n\nThe gasket costs three euros.\n")
+    assert [hit.section for hit in index.search(vault, "lelit gasket")] == ["Café"]
+    assert [hit.section for hit in index.search(vault, "cafe euros")] == ["Café"]
+
+
+def test_several_readers_index_one_page_at_once(vault):
+    failed = []
+
+    def write(reader):
+        try:
+            for number in range(10):
+                index.update_page(vault, "Busy", f"# Busy\n\nText {reader} {number}.\n")
+        except DatabaseError as error:
+            failed.append(error)
+        finally:
+            connection.close()
+
+    readers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert failed == [] and vault.pages.count() == 1 and len(index.search(vault, "text")) == 1
 
 
 def test_what_is_derived_is_made_again_from_the_vault_alone(vault):
