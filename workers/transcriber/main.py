@@ -13,6 +13,7 @@ import math
 import os
 import sys
 import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ def transcribe(model_dir: Path, file: Path, order: dict[str, Any]) -> dict[str, 
         raise Refused(str(bad), "file") from None
 
     _say({"heard": len(samples) / RATE})
+    if not order.get("words"):
+        _leave_out_word_times()
     import mlx_whisper
     from mlx_whisper.load_models import load_model
     from mlx_whisper.tokenizer import LANGUAGES
@@ -64,6 +67,14 @@ def transcribe(model_dir: Path, file: Path, order: dict[str, Any]) -> dict[str, 
         "segments": [_segment(number, segment) for number, segment in enumerate(segments)],
         "words": [_word(word) for segment in segments for word in segment.get("words", ())],
     }
+
+
+def _leave_out_word_times() -> None:
+    """Spare the import of a compiler and of most of SciPy, which only the times of single words need: four fifths of the
+    start of this process."""
+    module: Any = types.ModuleType("mlx_whisper.timing")
+    module.add_word_timestamps = None
+    sys.modules["mlx_whisper.timing"] = module
 
 
 def _segment(number: int, segment: dict[str, Any]) -> dict[str, Any]:

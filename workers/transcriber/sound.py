@@ -14,7 +14,6 @@ from math import gcd
 from pathlib import Path
 
 import numpy as np
-from scipy.signal import resample_poly
 
 #: Samples per second the model was trained on.
 RATE = 16_000
@@ -77,6 +76,8 @@ def _at_rate(samples: np.ndarray, rate: int) -> np.ndarray:
     up, down = RATE // common, rate // common
     if up > RATE or down > 1_000_000:
         raise BadSound("The recording's sample rate cannot be read.")
+    from scipy.signal import resample_poly  # most of this process's start; recordings at the right rate do without
+
     return resample_poly(samples, up, down).astype(np.float32)
 
 
