@@ -23,8 +23,12 @@ _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\u0e00-\u0e7f]"
 
 def words(text: str) -> list[str]:
     """Comparable tokens: words, and single characters of scripts that write without spaces."""
+    plain = text.lower() if text.isascii() else rowtext.normalised(text)
+    found = _WORD.findall(plain)
+    if plain.isascii() or not _UNSPACED.search(plain):
+        return found
     tokens: list[str] = []
-    for word in _WORD.findall(rowtext.normalised(text)):
+    for word in found:
         tokens += list(word) if _UNSPACED.search(word) else [word]
     return tokens
 
