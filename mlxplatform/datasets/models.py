@@ -114,3 +114,16 @@ class DatasetRow(models.Model):
 
     def __str__(self) -> str:
         return f"{self.version_id}:{self.ordinal}"
+
+
+class HubToken(models.Model):
+    """A project's token for the Hugging Face hub, sealed. It is never shown again, only its last characters."""
+
+    project = models.CharField(primary_key=True, max_length=64)
+    sealed = models.TextField(editable=False)
+    ends_with = models.CharField(max_length=4)
+    set_by = models.CharField(max_length=150, default="", blank=True)
+    set_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    def __str__(self) -> str:
+        return f"hub token of {self.project}"

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,7 +19,7 @@ import msgspec
 from django.core.files.storage import default_storage
 
 ROOT = "datasets"
-#: Bytes copied at once.
+#: Bytes read at once.
 COPY_BYTES = 1024 * 1024
 
 
@@ -90,19 +90,12 @@ class Publication:
         for row in rows:
             out.write(to_line(row), rows=1)
 
-    def move_lines(self, name: str, pieces: Iterable[tuple[Counted, int, int, int]]) -> None:
-        """Copy byte ranges (from, to) with their numbers of rows out of an own file into others, and drop that file."""
-        source = self._open.pop(name)
-        source.close()
+    def drain_lines(self, name: str) -> Iterator[bytes]:
+        """The lines of an own file that is read once more and then dropped."""
+        self._open.pop(name).close()
         path = self._private / name
-        with path.open("rb") as file:
-            for out, first, last, rows in pieces:
-                file.seek(first)
-                left = last - first
-                while left > 0 and (piece := file.read(min(COPY_BYTES, left))):
-                    left -= len(piece)
-                    out.write(piece)
-                out.rows += rows
+        with path.open("rb", COPY_BYTES) as file:
+            yield from file
         path.unlink()
 
     def finish(self, meta: Mapping[str, Any]) -> Published:

@@ -57,14 +57,33 @@ def _messages(messages: Any, check: str) -> tuple[str, str]:
         role, content = message.get("role"), message.get("content")
         if role not in ROLES:
             return f"{field}.role", f"must be one of {', '.join(ROLES)}, got {str(role)[:40]!r}"
-        if content is None and role == "assistant" and message.get("tool_calls"):
-            continue
+        if message.get("tool_calls") is not None:
+            if role != "assistant":
+                return f"{field}.tool_calls", f"only the assistant calls tools, not {role}"
+            where, why = _calls(message["tool_calls"])
+            if why:
+                return f"{field}.tool_calls{where}", why
+            if content is None:
+                continue
         if not isinstance(content, str):
             return f"{field}.content", "is missing" if "content" not in message else f"must be text, got {_kind(content)}"
         weight = message.get("weight")
         if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
             return f"{field}.weight", f"must be 0 or 1, got {str(weight)[:40]}"
     return ("", "") if check == "types" else _order(messages, check == "full")
+
+
+def _calls(calls: Any) -> tuple[str, str]:
+    """(place, sentence) for the first thing wrong with a turn's tool calls."""
+    if not isinstance(calls, list) or not calls:
+        return "", "must be a list with at least one call"
+    for index, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+            return f"[{index}]", "must be an object with function.name"
+        if not isinstance(function.get("arguments", ""), str | dict):
+            return f"[{index}].function.arguments", f"must be JSON text or an object, got {_kind(function['arguments'])}"
+    return "", ""
 
 
 def _order(messages: list[dict[str, Any]], answers: bool) -> tuple[str, str]:
@@ -80,10 +99,21 @@ def _order(messages: list[dict[str, Any]], answers: bool) -> tuple[str, str]:
         return "messages", "has no assistant message"
     if roles[-1] != "assistant":
         return f"messages[{len(roles) - 1}].role", f"the last turn must be the assistant's, got {roles[-1]}"
-    last = messages[-1]
-    if answers and not (last.get("content") or "").strip() and not last.get("tool_calls"):
-        return f"messages[{len(messages) - 1}].content", "the assistant's answer is empty"
+    for index, message in enumerate(messages):
+        if message["role"] == "tool" and not _follows_a_call(messages, index):
+            return f"messages[{index}].role", "a tool's result must follow the assistant's call of it"
+        if not answers or message["role"] != "assistant" or message.get("tool_calls") or message.get("weight") == 0:
+            continue
+        if not message["content"].strip():
+            return f"messages[{index}].content", "the assistant's answer is empty"
     return "", ""
+
+
+def _follows_a_call(messages: list[dict[str, Any]], index: int) -> bool:
+    before = index - 1
+    while before >= 0 and messages[before]["role"] == "tool":
+        before -= 1
+    return before >= 0 and bool(messages[before].get("tool_calls"))
 
 
 def _kind(value: Any) -> str:

@@ -11,9 +11,8 @@ from django.http import HttpRequest, HttpResponseBase, StreamingHttpResponse
 from django.utils import timezone
 
 from mlxplatform.accounts import audit
-from mlxplatform.datasets import convert, diff, exporting, queries, rowsource, submit
+from mlxplatform.datasets import columnar, convert, diff, exporting, queries, rowsource, submit
 from mlxplatform.datasets.imports import order as imports
-from mlxplatform.datasets.imports.opening import parquet_missing
 from mlxplatform.datasets.inputs import bad
 from mlxplatform.datasets.models import DatasetVersion
 from mlxplatform.datasets.views import actor_of, idempotency_key, project_of
@@ -24,7 +23,7 @@ from mlxplatform.files.views import storage_quota
 from mlxplatform.http.body import read_json
 from mlxplatform.inference.contract import Refusal
 
-ENDINGS = {"csv": ("csv", "text/csv; charset=utf-8")}
+ENDINGS = {"csv": ("csv", "text/csv; charset=utf-8"), "parquet": ("parquet", "application/vnd.apache.parquet")}
 
 
 async def import_dataset(request: HttpRequest) -> dict[str, Any]:
@@ -85,8 +84,11 @@ def _import(request: HttpRequest, body: dict[str, Any]) -> dict[str, Any]:
 async def export(request: HttpRequest, dataset_id: str) -> HttpResponseBase:
     version, wanted, split = await sync_to_async(_export_request)(request, dataset_id)
     ending, media = ENDINGS.get(wanted, ("jsonl", "application/jsonl"))
-    source = exporting.pieces(rowsource.content(version, split), wanted, version.output_format or "messages")
-    name = "-".join(filter(None, (version.dataset_id, f"v{version.number}", split, wanted if wanted != "jsonl" else "")))
+    if wanted == "parquet":
+        source = columnar.pieces(lambda: rowsource.content(version, split))
+    else:
+        source = exporting.pieces(rowsource.content(version, split), wanted, version.output_format or "messages")
+    name = "-".join(filter(None, (version.dataset_id, f"v{version.number}", split, wanted if wanted != ending else "")))
     return StreamingHttpResponse(
         _in_threads(source),
         content_type=media,
@@ -99,13 +101,6 @@ def _export_request(request: HttpRequest, dataset_id: str) -> tuple[DatasetVersi
     wanted, split = params.get("format", "jsonl"), params.get("split", "")
     if wanted not in convert.EXPORTS:
         raise bad("format", f"format must be one of {', '.join(convert.EXPORTS)}")
-    if wanted == "parquet":
-        raise Refusal(
-            501,
-            "unsupported_execution",
-            parquet_missing() or "Export to Parquet is not available; use csv or jsonl.",
-            param="format",
-        )
     if split not in ("", "train", "valid", "test"):
         raise bad("split", "split must be train, valid or test")
     return queries.version_of(queries.find(request, dataset_id), params), wanted, split

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -24,9 +24,11 @@ MAX_DEPTH = 64
 _SKIP = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One non-blank line: physical number from 1, byte offset of its start in the file, content without its end."""
+class Line(NamedTuple):
+    """One non-blank line: physical number from 1, byte offset of its start in the file, content without its end.
+
+    A tuple, since a frozen dataclass takes three times as long to make and files have millions of lines.
+    """
 
     number: int
     start: int
@@ -57,7 +59,10 @@ class NotLines(Exception):
 
 
 _decode = msgspec.json.Decoder().decode
-_KEY = re.compile(rb'"\s*:')
+_encode = msgspec.json.Encoder().encode
+_SPACED = re.compile(rb'"[ \t]+:')
+_HALF = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_HUGE = re.compile(r"(?<![\w\"])-?\d[\d.]*[eE]\+?\d{3,}")
 _CONSTANT = re.compile(rb"(?<![\w\"])(-?Infinity|NaN)(?![\w\"])")
 
 
@@ -118,21 +123,32 @@ def parse(line: Line) -> dict[str, Any] | BadLine:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _explain(line)
     if not isinstance(value, dict):
-        return BadLine(line.number, 1, "not_an_object", f"expected an object, got {_kind(value)}")
-    keys, depth = _shape(value)
-    if depth > MAX_DEPTH:
+        return BadLine(line.number, 1, "not_an_object", f"expected an object, got {kind(value)}")
+    if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and depth(value) > MAX_DEPTH:
         return BadLine(line.number, None, "too_deep", f"nested deeper than {MAX_DEPTH} levels")
-    # Every key shows as a quote and a colon; as many in the text as in the value means that none occurs twice.
-    spaced = b" :" in raw or b"\t:" in raw
-    if (raw.count(b'":') if not spaced else len(_KEY.findall(raw))) != keys:
-        twice = _repeated_key(raw)
-        if twice is not None:
-            return BadLine(line.number, None, "duplicate_key", f"the key {twice!r} occurs twice in one object")
+    if not keys_once(raw, _encode(value)) and (twice := repeated_key(raw)) is not None:
+        return BadLine(line.number, None, "duplicate_key", f"the key {twice!r} occurs twice in one object")
     return value
 
 
-def rows(stream: BinaryIO, *, max_line: int = MAX_LINE) -> Iterator[tuple[Line, dict[str, Any]] | BadLine]:
-    """Parsed lines and bad ones, in order.
+def keys_once(raw: bytes, again: bytes) -> bool:
+    """Whether certainly no key occurs twice in an object; False means: look closely.
+
+    ``again`` is the decoded value encoded anew, compactly. Every key shows as a quote and a colon, and so does the
+    same sequence inside a string, in both texts alike; a key that was there twice is there once in ``again``. Spelling
+    either character as an escape, or space before the colon, would upset the count.
+    """
+    if raw.count(b'":') != again.count(b'":') or b"\\u0022" in raw or b"\\u003" in raw:
+        return False
+    return (b" :" not in raw and b"\t:" not in raw) or _SPACED.search(raw) is None
+
+
+def rows(
+    stream: BinaryIO, *, max_line: int = MAX_LINE, quick: Callable[[bytes], Any] | None = None
+) -> Iterator[tuple[Line, Any] | BadLine]:
+    """Parsed lines (objects) and bad ones, in order.
+
+    ``quick`` may take a line before it is parsed here and give something else for it; None leaves it to the parser.
 
     Raises:
         NotLines: the file is one JSON array, or one object over several lines, or no UTF-8.
@@ -145,7 +161,9 @@ def rows(stream: BinaryIO, *, max_line: int = MAX_LINE) -> Iterator[tuple[Line, 
         if first:
             first = False
             _check_first(line)
-        value = parse(line)
+        value = quick(line.raw) if quick is not None else None
+        if value is None:
+            value = parse(line)
         yield value if isinstance(value, BadLine) else (line, value)
 
 
@@ -157,23 +175,22 @@ def _check_first(line: Line) -> None:
         raise NotLines("pretty", "The file is JSON spread over several lines, not JSON Lines. Put each object on one line.")
 
 
-def _shape(value: Any) -> tuple[int, int]:
-    """(keys in all objects, depth)."""
-    keys, depth = 0, 0
+def depth(value: Any) -> int:
+    """Levels of objects and lists."""
+    depth = 0
     level = [value]
     while level:
         depth += 1
         below: list[Any] = []
         for item in level:
-            if type(item) is dict:
-                keys += len(item)
-                item = item.values()
-            below += [child for child in item if type(child) is dict or type(child) is list]
+            inside = item.values() if type(item) is dict else item
+            below += [child for child in inside if type(child) is dict or type(child) is list]
         level = below
-    return keys, depth
+    return depth
 
 
-def _repeated_key(raw: bytes) -> str | None:
+def repeated_key(raw: bytes) -> str | None:
+    """A key that occurs twice in one object of a valid document, if any."""
     found: list[str] = []
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -190,25 +207,40 @@ def _repeated_key(raw: bytes) -> str | None:
 
 def _explain(line: Line) -> BadLine:
     """A sentence for a line that does not parse, with the column where it goes wrong."""
+    found = explain(line.raw)
+    return BadLine(line.number + found.line - 1, found.column, found.code, found.reason)
+
+
+def explain(raw: bytes) -> BadLine:
+    """Why some bytes are no JSON: a sentence with the line (from 1) and the column where it goes wrong."""
     try:
-        text = line.raw.decode()
+        text = raw.decode()
     except UnicodeDecodeError as error:
-        column = len(line.raw[: error.start].decode(errors="replace")) + 1
-        byte = line.raw[error.start]
-        return BadLine(line.number, column, "not_utf8", f"not UTF-8 (byte 0x{byte:02x}); save the file as UTF-8")
-    constant = _CONSTANT.search(line.raw)
+        before = raw[: error.start].decode(errors="replace")
+        return _at(before, len(before), "not_utf8", f"not UTF-8 (byte 0x{raw[error.start]:02x}); save the file as UTF-8")
+    constant = _CONSTANT.search(raw)
     try:
         json.loads(text)
     except RecursionError:
-        return BadLine(line.number, None, "too_deep", f"nested deeper than {MAX_DEPTH} levels")
+        return BadLine(1, None, "too_deep", f"nested deeper than {MAX_DEPTH} levels")
     except json.JSONDecodeError as error:
-        return BadLine(line.number, error.pos + 1, "not_json", _reason(text, error))
+        return _at(text, error.pos, "not_json", _reason(text, error))
     except ValueError as error:
-        return BadLine(line.number, None, "not_json", str(error))
+        return BadLine(1, None, "not_json", str(error))
     if constant:
-        name = constant.group(1).decode()
-        return BadLine(line.number, constant.start() + 1, "not_json", f"{name} is not JSON; use null or a number")
-    return BadLine(line.number, None, "not_json", "contains half of a surrogate pair")
+        before = raw[: constant.start()].decode(errors="replace")
+        return _at(before, len(before), "not_json", f"{constant.group(1).decode()} is not JSON; use null or a number")
+    if (number := _HUGE.search(text)) is not None:
+        return _at(text, number.start(), "not_json", "a number beyond what a computer's floating point holds")
+    half = _HALF.search(text)
+    return _at(
+        text, half.start() if half else 0, "not_json", "contains half of a surrogate pair (a \\u escape without its partner)"
+    )
+
+
+def _at(text: str, position: int, code: str, reason: str) -> BadLine:
+    line_start = text.rfind("\n", 0, position) + 1
+    return BadLine(text.count("\n", 0, position) + 1, position - line_start + 1, code, reason)
 
 
 def _reason(text: str, error: json.JSONDecodeError) -> str:
@@ -226,6 +258,10 @@ def _reason(text: str, error: json.JSONDecodeError) -> str:
         return "single quotes; JSON strings need double quotes"
     if before.endswith(",") and at[:1] in ("}", "]"):
         return f"a comma before {at[0]!r}"
+    if error.msg.startswith("Illegal trailing comma"):  # as Python 3.13 and later say it
+        return f"a comma before {at[1:].lstrip()[:1]!r}"
+    if error.pos == 0 and at[:1] not in ("{", "[", ""):
+        return f"no JSON object begins here but {at[:20]!r}; for a table, say that the format is csv"
     if not at or error.msg.startswith("Unterminated string"):
         return "cut off before the end of the object"
     if error.msg.startswith("Invalid control character"):
@@ -233,7 +269,7 @@ def _reason(text: str, error: json.JSONDecodeError) -> str:
     return error.msg[:1].lower() + error.msg[1:]
 
 
-def _kind(value: Any) -> str:
+def kind(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -6,7 +6,7 @@ import io
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlxplatform.files import jsonl
@@ -111,7 +111,7 @@ def test_nesting_is_bounded() -> None:
     assert read(b'{"a":' * 100_000)[1][0].line == 1
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.dictionaries(st.text(), st.one_of(st.text(), st.integers(-(2**53), 2**53), st.lists(st.text(), max_size=3)))),
     st.sampled_from(["\n", "\r\n", "\r"]),
@@ -122,7 +122,7 @@ def test_whatever_was_written_is_read(rows: list[dict[str, object]], end: str, a
     assert read(raw.encode(errors="surrogatepass")) == (rows, [])
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.binary(max_size=30), max_size=8))
 def test_offsets_point_at_the_lines(parts: list[bytes]) -> None:
     raw = b"\n".join(parts)

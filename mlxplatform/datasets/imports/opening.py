@@ -1,104 +1,133 @@
-"""What a source holds, as a stream of rows with their places: JSON Lines, a JSON array, CSV, Parquet.
+"""Which reader a file gets: by what was asked for, by its first bytes, by its ending.
 
-Knows formats; nothing of what a row means, of storage or of jobs.
+Knows names and magic numbers; the readers beside this module know the formats.
 """
 
 from __future__ import annotations
 
-import csv
 import gzip
 import io
 import re
+import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO, cast
 
-import msgspec
-
+from mlxplatform.datasets.imports import arrayrows, arrowrows, csvrows
+from mlxplatform.datasets.imports.items import Item, Problem, Unreadable, named
+from mlxplatform.datasets.imports.quick import QuickReader
 from mlxplatform.files import jsonl
 
-FORMATS = ("auto", "jsonl", "json", "csv", "parquet")
-#: Largest JSON array that is read: it has to fit into memory whole, unlike every other format.
-MAX_ARRAY = 256 * 1024 * 1024
-#: Longest CSV cell, characters.
-MAX_CELL = 16 * 1024 * 1024
-_DELIMITERS = ",;\t|"
+FORMATS = ("auto", "jsonl", "json", "csv", "parquet", "arrow")
+ENDINGS = {
+    "jsonl": "jsonl",
+    "ndjson": "jsonl",
+    "json": "json",
+    "csv": "csv",
+    "tsv": "csv",
+    "parquet": "parquet",
+    "arrow": "arrow",
+}
+GZIP = b"\x1f\x8b"
+#: Bytes looked at to tell what a file is.
+PEEKED = 4096
+#: First bytes of what people send by mistake, and what to do about it.
+MISTAKEN = (
+    (b"PK\x03\x04", "archive", "is a ZIP archive or an Excel workbook. Unpack it, or save the sheet as CSV."),
+    (b"\xd0\xcf\x11\xe0", "archive", "is an old Excel or Word document. Save the sheet as CSV."),
+    (b"BZh", "archive", "is compressed with bzip2. Unpack it, or compress it with gzip."),
+    (b"\xfd7zXZ", "archive", "is compressed with xz. Unpack it, or compress it with gzip."),
+    (b"7z\xbc\xaf", "archive", "is a 7z archive. Unpack it."),
+    (b"\x28\xb5\x2f\xfd", "archive", "is compressed with Zstandard. Unpack it, or compress it with gzip."),
+    (b"%PDF", "not_rows", "is a PDF document. Export the data as JSON Lines or CSV."),
+    (b"SQLite format 3", "not_rows", "is an SQLite database. Export the table as CSV."),
+    (b"version https://git-lfs", "not_rows", "is a Git LFS pointer, not the data itself. Fetch it with git lfs pull."),
+    (b"<!doctype html", "not_rows", "is a web page, not data. Download the raw file."),
+    (b"<html", "not_rows", "is a web page, not data. Download the raw file."),
+    (b"\xff\xfe", "utf16", "is encoded as UTF-16. Save it as UTF-8."),
+    (b"\xfe\xff", "utf16", "is encoded as UTF-16. Save it as UTF-8."),
+)
 _SPLIT = re.compile(r"(?:^|[^a-z])(train|validation|valid|val|dev|test)(?:[^a-z]|$)", re.IGNORECASE)
-_SPLITS = {"validation": "valid", "val": "valid", "dev": "valid"}
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A row that cannot be used. ``where`` is "line 3", "row 3" or "item 3"; ``column`` counts characters."""
-
-    where: str
-    code: str
-    reason: str
-    column: int | None = None
-    file: str = ""
-    field: str = ""
-
-    def __str__(self) -> str:
-        place = f"{self.file} {self.where}".strip()
-        column = f", column {self.column}" if self.column is not None else ""
-        field = f"{self.field} " if self.field and self.field != "row" else ""
-        return f"{place}{column}: {field}{self.reason}"
-
-
-class Unreadable(Exception):
-    """The source as a whole cannot be read; a sentence for the person."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-
-
-#: A row with its place, or why there is none.
-Item = tuple[str, dict[str, Any]] | Problem
+_SPLITS = {"train": "train", "validation": "valid", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}
 
 
 def format_of(name: str, asked: str = "auto") -> str:
     """The format by the file's ending, unless one was asked for."""
     if asked != "auto":
         return asked
-    ending = name.lower().removesuffix(".gz").rpartition(".")[2]
-    known = {"jsonl": "jsonl", "ndjson": "jsonl", "json": "json", "csv": "csv", "tsv": "csv", "parquet": "parquet"}
-    return known.get(ending, "jsonl")
+    return ENDINGS.get(name.lower().removesuffix(".gz").rpartition(".")[2], "jsonl")
 
 
 def split_of(name: str) -> str:
-    """train, valid or test when the name says so, else ""."""
-    found = _SPLIT.search(name.rpartition("/")[2])
-    return _SPLITS.get(found.group(1).lower(), found.group(1).lower()) if found else ""
+    """train, valid or test when the file's name says so, or the name of a folder it is in is just that; else ""."""
+    *folders, file = name.split("/")
+    found = _SPLIT.search(file)
+    if found:
+        return _SPLITS[found.group(1).lower()]
+    return next((_SPLITS[folder.lower()] for folder in reversed(folders) if folder.lower() in _SPLITS), "")
 
 
 def open_path(path: Path) -> BinaryIO:
-    raw = path.open("rb")
-    if raw.read(2) == b"\x1f\x8b":
-        raw.close()
-        return gzip.open(path, "rb")  # type: ignore[return-value]
-    raw.seek(0)
-    return raw
+    return unpacked(path.open("rb"))
 
 
-def items(stream: BinaryIO, form: str, name: str = "") -> Iterator[Item]:
-    """Every row of a file.
+def unpacked(raw: BinaryIO) -> BinaryIO:
+    """The stream, through gzip when it begins like that. Both can be peeked into and rewound."""
+    stream = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(raw)  # type: ignore[type-var]
+    if stream.peek(2)[:2] == GZIP:
+        return cast(BinaryIO, io.BufferedReader(gzip.GzipFile(fileobj=stream, mode="rb")))
+    return cast(BinaryIO, stream)
+
+
+def items(stream: BinaryIO, form: str, name: str = "", quick: QuickReader | None = None) -> Iterator[Item]:
+    """Every row of a file; JSON Lines of the usual shapes through ``quick``.
 
     Raises:
         Unreadable: the file is of another format, or broken as a whole.
     """
-    reader = {"jsonl": _jsonl, "json": _json, "csv": _csv, "parquet": _parquet}[form]
     try:
-        yield from reader(stream, name)
-    except (gzip.BadGzipFile, EOFError):
-        raise Unreadable("broken_archive", f"{name or 'The file'} is a broken gzip file.") from None
+        start = stream.read(PEEKED)
+        stream.seek(0)
+        form = _by_content(start, form, name)
+        if form == "jsonl":
+            yield from _jsonl(stream, name, quick)
+        elif form == "json":
+            yield from arrayrows.read(stream, name)
+        elif form == "csv":
+            yield from csvrows.read(stream, name)
+        else:
+            yield from arrowrows.read(stream, form, name)
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise Unreadable("broken_archive", f"{named(name)} is a broken or cut-off gzip file.") from None
 
 
-def _jsonl(stream: BinaryIO, name: str) -> Iterator[Item]:
+def _by_content(start: bytes, form: str, name: str) -> str:
+    """The format by the first bytes, where they leave no doubt.
+
+    Raises:
+        Unreadable: something that holds no rows, named.
+    """
+    if start.startswith(b"PAR1"):
+        return "parquet"
+    if start.startswith(b"ARROW1") or form == "arrow":
+        return "arrow"
+    if form == "parquet":
+        return form
+    looked = start.lstrip().lower() if start[:1] in b" \r\n\t<" else start
+    for magic, code, sentence in MISTAKEN:
+        if looked.startswith(magic) or start.startswith(magic):
+            raise Unreadable(code, f"{named(name)} {sentence}")
+    if start[1:2] == b"\x00" or (start[:1] == b"\x00" and start[1:2] not in (b"", b"\x00")):
+        raise Unreadable("utf16", f"{named(name)} is encoded as UTF-16 or UTF-32. Save it as UTF-8.")
+    text = start.removeprefix(jsonl.BOM).lstrip()
+    if form == "csv" and text.startswith((b'{"', b"[{", b"[\n", b"[\r")):
+        return "jsonl"
+    return form
+
+
+def _jsonl(stream: BinaryIO, name: str, quick: QuickReader | None) -> Iterator[Item]:
     try:
-        for item in jsonl.rows(stream):
+        for item in jsonl.rows(stream, quick=quick):
             if isinstance(item, jsonl.BadLine):
                 yield Problem(f"line {item.line}", item.code, item.reason, item.column, name)
             else:
@@ -107,107 +136,4 @@ def _jsonl(stream: BinaryIO, name: str) -> Iterator[Item]:
         if error.code not in ("array", "pretty"):
             raise Unreadable(error.code, error.message) from None
         stream.seek(0)
-        yield from _json(stream, name)
-
-
-def _json(stream: BinaryIO, name: str) -> Iterator[Item]:
-    """One JSON array of objects, or one object; also pretty-printed."""
-    raw = stream.read(MAX_ARRAY + 1)
-    if len(raw) > MAX_ARRAY:
-        raise Unreadable(
-            "too_large", f"{name or 'The file'} is one JSON array above {MAX_ARRAY >> 20} MiB; save it as JSON Lines."
-        )
-    raw = raw.removeprefix(jsonl.BOM)
-    try:
-        value = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        if not raw.lstrip().startswith(b"["):
-            stream.seek(0)
-            yield from _objects_in_lines(stream, name, error)
-            return
-        line = raw.count(b"\n", 0, _byte_of(error)) + 1
-        raise Unreadable("not_json", f"{name or 'The file'} is not valid JSON near line {line}: {error}") from None
-    if isinstance(value, dict):
-        listed = next((entry for entry in value.values() if isinstance(entry, list)), None)
-        value = listed if listed is not None and not any(isinstance(v, str) for v in value.values()) else [value]
-    if not isinstance(value, list):
-        raise Unreadable("not_rows", f"{name or 'The file'} holds neither objects nor a list of them.")
-    for number, row in enumerate(value, 1):
-        if isinstance(row, dict):
-            yield f"item {number}", row
-        else:
-            yield Problem(f"item {number}", "not_an_object", "expected an object", file=name)
-
-
-def _objects_in_lines(stream: BinaryIO, name: str, error: Exception) -> Iterator[Item]:
-    """A .json file that really is JSON Lines."""
-    found = False
-    for item in jsonl.lines(stream):
-        value = jsonl.parse(item) if isinstance(item, jsonl.Line) else item
-        if isinstance(value, jsonl.BadLine):
-            if not found:
-                raise Unreadable("not_json", f"{name or 'The file'} is not valid JSON: {error}")
-            yield Problem(f"line {value.line}", value.code, value.reason, value.column, name)
-        else:
-            found = True
-            assert isinstance(item, jsonl.Line)
-            yield f"line {item.number}", value
-
-
-def _byte_of(error: Exception) -> int:
-    found = re.search(r"byte (\d+)", str(error))
-    return int(found.group(1)) if found else 0
-
-
-def _csv(stream: BinaryIO, name: str) -> Iterator[Item]:
-    csv.field_size_limit(MAX_CELL)
-    text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-    try:
-        first = text.readline()
-        if "\x00" in first:
-            raise Unreadable("utf16", f"{name or 'The file'} contains NUL characters; save it as UTF-8 text.")
-        delimiter = max(_DELIMITERS, key=lambda mark: (first.count(mark), mark == ","))
-        text.seek(0)
-        reader = csv.reader(text, delimiter=delimiter, strict=True)
-        header = [cell.strip() for cell in next(reader, [])]
-        if not any(header) or len(set(header)) < len(header):
-            raise Unreadable("no_header", f"{name or 'The file'} needs a first line with a different name for every column.")
-        for row in reader:
-            where = f"line {reader.line_num}"
-            if not any(row):
-                continue
-            if len(row) != len(header):
-                yield Problem(where, "cell_count", f"{len(row)} cells where the header has {len(header)}", file=name)
-                continue
-            yield where, dict(zip(header, row, strict=True))
-    except UnicodeDecodeError as error:
-        raise Unreadable("not_utf8", f"{name or 'The file'} is not UTF-8 (byte {error.start}); save it as UTF-8.") from None
-    except csv.Error as error:
-        raise Unreadable("not_csv", f"{name or 'The file'} line {reader.line_num} is not valid CSV: {error}") from None
-    finally:
-        text.detach()
-
-
-def parquet_missing() -> str | None:
-    """Why Parquet cannot be read here, or None."""
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ImportError:
-        return "Parquet needs the optional package pyarrow, which is not installed on this server."
-    return None
-
-
-def _parquet(stream: BinaryIO, name: str) -> Iterator[Item]:
-    if missing := parquet_missing():
-        raise Unreadable("unsupported_execution", missing)
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        number = 0
-        for batch in pyarrow.parquet.ParquetFile(stream).iter_batches(batch_size=1000):
-            for row in batch.to_pylist():
-                number += 1
-                yield f"row {number}", row
-    except pyarrow.ArrowInvalid as error:
-        raise Unreadable("not_parquet", f"{name or 'The file'} is not a Parquet file: {str(error)[:200]}") from None
+        yield from arrayrows.read(stream, name)

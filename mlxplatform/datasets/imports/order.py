@@ -9,7 +9,7 @@ import msgspec
 from django.db import transaction
 
 from mlxplatform.datasets import roots
-from mlxplatform.datasets.imports.opening import FORMATS, format_of, parquet_missing
+from mlxplatform.datasets.imports.opening import FORMATS
 from mlxplatform.datasets.inputs import bad
 from mlxplatform.datasets.models import Dataset, DatasetVersion
 from mlxplatform.datasets.submit import parse_tags
@@ -74,8 +74,6 @@ def check(body: dict[str, Any], project: str) -> ImportOrder:
         raise bad(source, f"{source} must be text")
     filename = _filename(source, reference, project)
     form = _choice(body, "format", FORMATS)
-    if source == "file_id" and format_of(filename, form) == "parquet" and (missing := parquet_missing()):
-        raise Refusal(501, "unsupported_execution", missing, param="format")
     options = ImportOptions(
         source={"file_id": "file"}.get(source, source),
         reference=reference,

@@ -3,43 +3,96 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
-from mlxplatform.datasets import convert, roots, shape
-from mlxplatform.datasets.imports.opening import Item, Problem, Unreadable, format_of, items, open_path, split_of
+from mlxplatform.datasets import convert, hub, roots, shape
+from mlxplatform.datasets.imports.items import Problem, Unreadable
+from mlxplatform.datasets.imports.opening import format_of, items, open_path, split_of, unpacked
 from mlxplatform.datasets.imports.order import ImportOptions
+from mlxplatform.datasets.imports.quick import QuickReader, QuickRow
 from mlxplatform.files import service as files
 
 #: Endings looked for in a folder.
-READABLE = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".jsonl.gz", ".json.gz", ".csv.gz")
+READABLE = (
+    ".jsonl",
+    ".ndjson",
+    ".json",
+    ".csv",
+    ".tsv",
+    ".parquet",
+    ".arrow",
+    ".jsonl.gz",
+    ".ndjson.gz",
+    ".json.gz",
+    ".csv.gz",
+    ".tsv.gz",
+)
 #: Files of a folder that describe and are no data.
 NO_DATA = frozenset({"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "meta.json"})
-#: Arrow files that the Hugging Face library writes with save_to_disk.
-ARROW = ".arrow"
-
-#: (split or "", file name, row's place, form, converted row), or a problem.
-Read = tuple[str, str, str, str, dict[str, Any]] | Problem
 
 
-def files_of(options: ImportOptions, project: str) -> list[tuple[str, Path | None]]:
-    """The files of a source with the names shown to people; None is the uploaded file.
+class Good(NamedTuple):
+    """A usable row with its split (or ""), file, place and form: converted, or already the line our file gets."""
+
+    split: str
+    name: str
+    where: str
+    form: str
+    row: dict[str, Any] | bytes
+
+
+Read = Good | Problem
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The files of a source with the names shown to people (None is the uploaded file), and the commit they are of."""
+
+    files: list[tuple[str, Path | None]]
+    revision: str = ""
+
+
+def origin_of(options: ImportOptions, project: str) -> Origin:
+    """Raises Unreadable: nothing readable there."""
+    if options.source == "file":
+        return Origin([(options.filename, None)])
+    if options.source == "hub":
+        found = _downloaded(options, project)
+        # A snapshot is a folder of links into the hub client's own store of this data set.
+        return Origin(_files_in(found, [found.parent.parent]), found.name)
+    found = _named(options.reference)
+    return Origin([(found.name, found)] if found.is_file() else _files_in(found, roots.roots()))
+
+
+def _files_in(folder: Path, allowed: list[Path]) -> list[tuple[str, Path | None]]:
+    """Readable files below the folder; links may lead anywhere within the allowed folders."""
+    real = [(path, path.resolve()) for path in sorted(folder.rglob("*")) if path.is_file()]
+    inside = [path for path, target in real if any(target.is_relative_to(root) for root in allowed)]
+    shown = [(path.relative_to(folder), path) for path in inside if path.name.lower().endswith(READABLE)]
+    # Hidden files are never data: what an archive of a Mac leaves beside each file, caches, version control.
+    listed = [(name, path) for name, path in shown if name.name not in NO_DATA and not any(p.startswith(".") for p in name.parts)]
+    if not listed:
+        raise Unreadable("no_files", f"The source holds no file ending in {', '.join(READABLE)}.")
+    return [(name.as_posix(), path) for name, path in listed]
+
+
+def splits_of(names: list[str]) -> list[str]:
+    """The split of each file, "" where rows are to be divided: names that give one split for all divide nothing.
 
     Raises:
-        Unreadable: nothing readable there.
+        Unreadable: some files name their split and some do not, so that nobody can say what the others are.
     """
-    if options.source == "file":
-        return [(options.filename, None)]
-    found = _downloaded(options) if options.source == "hub" else _named(options.reference)
-    if found.is_file():
-        return [(found.name, found)]
-    inside = [path for path in sorted(found.rglob("*")) if path.is_file() and path.resolve().is_relative_to(found)]
-    listed = [path for path in inside if path.name.lower().endswith(READABLE) and path.name not in NO_DATA]
-    if not listed:
-        if any(path.suffix == ARROW for path in inside):
-            raise Unreadable("arrow", "The folder holds Arrow files. Export the data set with to_json or to_parquet first.")
-        raise Unreadable("no_files", f"The folder holds no file ending in {', '.join(READABLE)}.")
-    return [(path.relative_to(found).as_posix(), path) for path in listed]
+    splits = [split_of(name) for name in names]
+    if len(set(splits)) < 2:
+        return [""] * len(names)
+    if "" in splits and "train" in splits:
+        unnamed = names[splits.index("")]
+        raise Unreadable(
+            "mixed_splits", f"Some files name their split and some do not (such as {unnamed}); name it for all or none."
+        )
+    return splits
 
 
 def _named(reference: str) -> Path:
@@ -49,55 +102,44 @@ def _named(reference: str) -> Path:
         raise Unreadable("path_not_found", str(error)) from None
 
 
-def _downloaded(options: ImportOptions) -> Path:
-    import httpx
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
-
+def _downloaded(options: ImportOptions, project: str) -> Path:
     try:
         patterns = [f"*{ending}" for ending in READABLE]
-        revision = options.revision or None
-        return Path(
-            snapshot_download(options.reference, repo_type="dataset", revision=revision, allow_patterns=patterns)
-        ).resolve()
-    except HFValidationError:
-        raise Unreadable("invalid_name", f"{options.reference[:100]} is not the name of a data set (owner/name).") from None
-    except HfHubHTTPError as error:
-        status = error.response.status_code if error.response is not None else "an error"
-        raise Unreadable("hub_refused", f"The hub answered {status} for {options.reference[:100]}.") from None
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled, httpx.HTTPError, OSError):
-        raise Unreadable("offline", "The Hugging Face hub cannot be reached from here.") from None
+        return hub.fetch(options.reference, revision=options.revision, patterns=patterns, project=project).resolve()
+    except hub.HubError as error:
+        raise Unreadable(error.code, error.message) from None
 
 
-def rows(options: ImportOptions, project: str) -> Iterator[Read]:
-    """Every row of the source, converted and checked, in order.
+def rows(origin: Origin, options: ImportOptions, project: str, *, as_rows: bool = False) -> Iterator[Read]:
+    """Every row of the source, converted and checked, in order. ``as_rows``: never as a finished line.
 
     Raises:
         Unreadable: the source or one of its files as a whole.
     """
-    for name, path in files_of(options, project):
+    quick = None if as_rows or options.columns else QuickReader()
+    found = origin.files
+    for (name, path), split in zip(found, splits_of([name for name, _ in found]), strict=True):
         shown = name if options.source != "file" else ""
-        split = split_of(name) if options.source != "file" else ""
         with _opened(options, project, path) as stream:
-            for item in items(stream, format_of(name, options.format), shown):
-                yield _read(item, options, shown, split)
+            for item in items(stream, format_of(name, options.format), shown, quick):
+                if isinstance(item, Problem):
+                    yield item
+                    continue
+                where, row = item
+                if isinstance(row, QuickRow):
+                    yield Good(split, shown, where, row.form, row.line)
+                    continue
+                read = _read(where, row, options, shown, split)
+                if quick is not None and isinstance(read, Good):
+                    quick.expect(read.form)
+                yield read
 
 
 def _opened(options: ImportOptions, project: str, path: Path | None) -> BinaryIO:
-    if path is not None:
-        return open_path(path)
-    stream = files.open_blob(files.find(options.reference, project))
-    if stream.peek(2)[:2] == b"\x1f\x8b":  # type: ignore[attr-defined]
-        import gzip
-
-        return gzip.open(stream, "rb")  # type: ignore[return-value]
-    return stream
+    return open_path(path) if path is not None else unpacked(files.open_blob(files.find(options.reference, project)))
 
 
-def _read(item: Item, options: ImportOptions, name: str, split: str) -> Read:
-    if isinstance(item, Problem):
-        return item
-    where, row = item
+def _read(where: str, row: dict[str, Any], options: ImportOptions, name: str, split: str) -> Read:
     try:
         form, converted = convert.read(mapped(row, options.columns) if options.columns else row)
     except convert.BadRow as error:
@@ -105,7 +147,7 @@ def _read(item: Item, options: ImportOptions, name: str, split: str) -> Read:
     field, why = shape.problem(converted)
     if why:
         return Problem(where, "bad_row", why, file=name, field=field)
-    return split, name, where, form, converted
+    return Good(split, name, where, form, converted)
 
 
 def mapped(row: dict[str, Any], columns: dict[str, str]) -> dict[str, Any]:

@@ -21,9 +21,9 @@ from mlxplatform.datasets import convert, finishing, lifecycle, rowsource, rowte
 from mlxplatform.datasets import publish as publishing
 from mlxplatform.datasets.card import card
 from mlxplatform.datasets.filters.near import NearDuplicates
-from mlxplatform.datasets.imports.opening import Problem, Unreadable
+from mlxplatform.datasets.imports.items import Problem, Unreadable
 from mlxplatform.datasets.imports.order import ImportOptions
-from mlxplatform.datasets.imports.reading import rows
+from mlxplatform.datasets.imports.reading import Origin, origin_of, rows
 from mlxplatform.datasets.models import DatasetVersion
 from mlxplatform.datasets.split import split_at
 from mlxplatform.inference.contract import Refusal
@@ -36,6 +36,8 @@ KEPT_PROBLEMS = 200
 SHOWN_PROBLEMS = 20
 #: Rows between looks at the job's wishes, and between progress events.
 CHECK_ROWS, TELL_ROWS = 1_000, 20_000
+#: Bytes of lines gathered before they are written.
+GATHERED = 256 * 1024
 
 _encode = msgspec.json.Encoder().encode
 
@@ -64,15 +66,33 @@ class Mixed(Exception):
 
 
 class Part:
-    """Rows of one split on their way into a file, with the byte offset of each."""
+    """Rows of one split on their way into a file, with the byte offset of the first row of every block.
+
+    Lines are gathered before they are written: a hash and a write for each would cost as much as reading it.
+    """
 
     def __init__(self, out: publishing.Counted) -> None:
         self.out = out
-        self.offsets = array.array("Q")
+        self.blocks = array.array("Q")
+        self.rows = 0
+        self._gathered: list[bytes] = []
+        self._bytes = 0
 
-    def add(self, row: dict[str, Any]) -> None:
-        self.offsets.append(self.out.bytes)
-        self.out.write(_encode(row) + b"\n", rows=1)
+    def add(self, line: bytes) -> None:
+        if self.rows % rowsource.BLOCK == 0:
+            self.flush()
+            self.blocks.append(self.out.bytes)
+        self.rows += 1
+        self._gathered.append(line)
+        self._bytes += len(line)
+        if self._bytes > GATHERED:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._gathered:
+            self.out.write(b"".join(self._gathered), rows=len(self._gathered))
+            self._gathered.clear()
+            self._bytes = 0
 
 
 def run(ctx: JobContext) -> dict[str, Any]:
@@ -84,10 +104,11 @@ def run(ctx: JobContext) -> dict[str, Any]:
     ctx.stage("starting", 0.05, f"reading {options.filename or options.reference}")
     try:
         try:
-            return Import(ctx, version, options, unify=False).make()
+            origin = origin_of(options, ctx.project)
+            return Import(ctx, version, options, origin, unify=False).make()
         except Mixed:
             ctx.log("The rows are of different forms; reading again to unify them as conversations.")
-            return Import(ctx, version, options, unify=True).make()
+            return Import(ctx, version, options, origin, unify=True).make()
     except (Unreadable, Refusal) as error:
         raise JobFailed(error.code, error.message) from None
 
@@ -95,10 +116,11 @@ def run(ctx: JobContext) -> dict[str, Any]:
 class Import:
     """One pass. ``unify`` turns every row into a conversation."""
 
-    def __init__(self, ctx: JobContext, version: DatasetVersion, options: ImportOptions, *, unify: bool) -> None:
+    def __init__(self, ctx: JobContext, version: DatasetVersion, options: ImportOptions, origin: Origin, *, unify: bool) -> None:
         self.ctx = ctx
         self.version = version
         self.options = options
+        self.origin = origin
         self.unify = unify
         self.tally = Tally()
         self.seen: set[bytes] = set()
@@ -116,17 +138,21 @@ class Import:
 
     def _fill(self, publication: publishing.Publication) -> dict[str, Part]:
         parts: dict[str, Part] = {}
-        for split, row in self._rows():
+        for split, line in self._rows():
             part = parts.get(split)
             if part is None:
                 part = parts[split] = Part(publication.file(f"{split or 'all'}.jsonl"))
-            part.add(row)
+            part.add(line)
+        for part in parts.values():
+            part.flush()
         return parts
 
-    def _rows(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _rows(self) -> Iterator[tuple[str, bytes]]:
+        """(split, line) of every row that is used."""
         tally = self.tally
         formats: set[str] = set()
-        for item in rows(self.options, self.ctx.project):
+        compared = self.unify or self.options.distinct or self.near is not None
+        for item in rows(self.origin, self.options, self.ctx.project, as_rows=compared):
             tally.read += 1
             if tally.read % CHECK_ROWS == 0:
                 self.ctx.check()
@@ -142,6 +168,10 @@ class Import:
                 if len(formats) > 1 and not self.unify:
                     raise Mixed
             tally.forms[form] += 1
+            if isinstance(row, bytes):
+                tally.used += 1
+                yield split, row
+                continue
             if self.unify:
                 chat = convert.to_messages(row)
                 if chat is None:
@@ -151,7 +181,7 @@ class Import:
             if self._repeats(row):
                 continue
             tally.used += 1
-            yield split, row
+            yield split, _encode(row) + b"\n"
         self.format = "messages" if self.unify else next(iter(formats), "messages")
 
     def _repeats(self, row: dict[str, Any]) -> bool:
@@ -180,6 +210,7 @@ class Import:
             "forms": dict(tally.forms),
             "problems": [{"message": str(problem), **asdict(problem)} for problem in tally.problems],
             "bad_rows": tally.bad,
+            "source": self._source(),
         }
         self.version.report = report
         DatasetVersion.objects.filter(pk=self.version.pk).update(report=report)
@@ -187,6 +218,12 @@ class Import:
             raise JobFailed("bad_rows", self._sentence())
         if not tally.used:
             raise JobFailed("zero_rows", self._sentence() if tally.bad else "The source has no rows.")
+
+    def _source(self) -> dict[str, str]:
+        """Where the rows come from, for people and for another import of the same."""
+        options = self.options
+        about = {options.source: options.filename or options.reference}
+        return {**about, **({"revision": self.origin.revision} if self.origin.revision else {})}
 
     def _sentence(self) -> str:
         tally = self.tally
@@ -205,31 +242,20 @@ class Import:
         undivided = parts.pop("", None)
         if undivided is not None:
             held_out = "valid" in parts or "test" in parts
-            cut = len(undivided.offsets) if held_out else split_at(len(undivided.offsets), self.options.valid_fraction)
-            for name, part in self._cut(publication, undivided, cut).items():
-                if name in parts and len(part.offsets) == 0:
-                    continue
-                parts[name] = part
+            cut = undivided.rows if held_out else split_at(undivided.rows, self.options.valid_fraction)
+            parts["train"], valid = Part(publication.file("train.jsonl")), Part(publication.file("valid.jsonl"))
+            parts.setdefault("valid", valid)
+            for number, line in enumerate(publication.drain_lines("all.jsonl")):
+                (parts["train"] if number < cut else valid).add(line)
         for name in ("train", "valid"):
             if name not in parts:
                 parts[name] = Part(publication.file(f"{name}.jsonl"))
         index = publication.file(rowsource.INDEX)
         for name in rowsource.ROW_FILES:
-            if (rows_of := parts.get(name.removesuffix(".jsonl"))) is not None:
-                index.write(array.array("Q", rows_of.offsets[:: rowsource.BLOCK]).tobytes())
-        self.parts = {name: len(part.offsets) for name, part in parts.items()}
-
-    def _cut(self, publication: publishing.Publication, whole: Part, cut: int) -> dict[str, Part]:
-        end = whole.offsets[cut] if cut < len(whole.offsets) else whole.out.bytes
-        train, valid = Part(publication.file("train.jsonl")), Part(publication.file("valid.jsonl"))
-        if train.out.bytes:
-            raise Unreadable("mixed_splits", "Some files name their split and some do not; name it for all or none.")
-        publication.move_lines(
-            "all.jsonl", [(train.out, 0, end, cut), (valid.out, end, whole.out.bytes, len(whole.offsets) - cut)]
-        )
-        train.offsets = whole.offsets[:cut]
-        valid.offsets = array.array("Q", (offset - end for offset in whole.offsets[cut:]))
-        return {"train": train, "valid": valid}
+            if (part := parts.get(name.removesuffix(".jsonl"))) is not None:
+                part.flush()
+                index.write(part.blocks.tobytes())
+        self.parts = {name: part.rows for name, part in parts.items()}
 
     def _finish(self, publication: publishing.Publication) -> None:
         version, tally = self.version, self.tally

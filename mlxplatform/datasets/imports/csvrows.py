@@ -1,0 +1,103 @@
+"""Rows of CSV and TSV as spreadsheets and people write them: any usual delimiter, quoted line ends, Excel's "sep=" line.
+
+Read line by line, so that an error has its line; one that breaks the quoting ends the reading, since nothing after it
+can be trusted. A row's place is the line it begins on.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from mlxplatform.datasets.imports.items import Item, Problem, Unreadable, named
+from mlxplatform.files import jsonl
+
+#: Longest cell, characters, and longest physical line, bytes.
+MAX_CELL = MAX_LINE = 16 * 1024 * 1024
+DELIMITERS = ",;\t|"
+_SEP = re.compile(r"sep=(.)\s*", re.IGNORECASE)
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
+#: What the csv module says, and what a person can do about it.
+_SENTENCES = (
+    ("unexpected end of data", "a quoted cell begins here and is never closed"),
+    ("expected after", "there is text after a closing quote; a quote inside a quoted cell is written twice"),
+    ("field larger", f"a cell is longer than {MAX_CELL // 1024 // 1024} Mi characters; is a quote missing?"),
+)
+
+
+def read(stream: BinaryIO, name: str) -> Iterator[Item]:
+    """Raises Unreadable."""
+    csv.field_size_limit(MAX_CELL)
+    lines = _lines(stream, name)
+    first, skipped = next(lines, ""), 0
+    if asked := _SEP.fullmatch(first):
+        first, skipped, delimiter = next(lines, ""), 1, asked.group(1)
+    else:
+        delimiter = delimiter_of(first)
+    reader = csv.reader(_chain(first, lines), delimiter=delimiter, strict=True)
+    begun = 1
+    try:
+        header = [cell.strip() for cell in next(reader, [])]
+        if not header:
+            return
+        if not any(header) or len(set(header)) < len(header):
+            raise Unreadable("no_header", f"{named(name)} needs a first line with a different name for every column.")
+        begun = reader.line_num + 1
+        for row in reader:
+            where, begun = f"line {begun + skipped}", reader.line_num + 1
+            if not any(row):
+                continue
+            if len(row) != len(header):
+                why = f"{len(row)} cells where the header has {len(header)} ({', '.join(header)[:200]})"
+                yield Problem(where, "cell_count", why, file=name)
+                continue
+            yield where, dict(zip(header, row, strict=True))
+    except csv.Error as error:
+        sentence = next((said for words, said in _SENTENCES if words in str(error)), str(error))
+        raise Unreadable("not_csv", f"{named(name)} line {begun + skipped} is not valid CSV: {sentence}.") from None
+
+
+def delimiter_of(header: str) -> str:
+    """The delimiter that the header holds most of outside of quotes."""
+    bare = _QUOTED.sub("", header)
+    return max(DELIMITERS, key=lambda mark: (bare.count(mark), mark == ","))
+
+
+def _chain(first: str, lines: Iterator[str]) -> Iterator[str]:
+    if first:
+        yield first
+    yield from lines
+
+
+def _lines(stream: BinaryIO, name: str) -> Iterator[str]:
+    """Decoded physical lines with their ends; a bare carriage return (old Macs) ends one too.
+
+    Raises:
+        Unreadable: a line that is not UTF-8, or longer than any cell may be.
+    """
+    number = 0
+    while raw := stream.readline(MAX_LINE + 1):
+        if number == 0:
+            raw = raw.removeprefix(jsonl.BOM)
+        if len(raw) > MAX_LINE:
+            raise Unreadable("not_csv", f"{named(name)} line {number + 1} is longer than {MAX_LINE >> 20} MiB.")
+        for part in _ended(raw):
+            number += 1
+            if b"\x00" in part:
+                where = f"{named(name)} line {number}, column {part.index(0) + 1}"
+                raise Unreadable("nul", f"{where} contains a NUL byte. Save the file as UTF-8 text.")
+            try:
+                yield part.decode()
+            except UnicodeDecodeError as error:
+                column = len(part[: error.start].decode(errors="replace")) + 1
+                where = f"{named(name)} line {number}, column {column}"
+                why = f"is not UTF-8 (byte 0x{part[error.start]:02x}). Save the file as UTF-8; Excel calls it CSV UTF-8."
+                raise Unreadable("not_utf8", f"{where} {why}") from None
+
+
+def _ended(raw: bytes) -> list[bytes]:
+    if b"\r" not in raw.rstrip(b"\r\n"):
+        return [raw]
+    return [part for part in re.split(rb"(?<=\r)(?!\n)", raw) if part]

@@ -1,0 +1,370 @@
+"""Readers of people's files: what is accepted, what is refused, and in which words. No database."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mlxplatform.datasets import columnar, convert, shape
+from mlxplatform.datasets.imports.items import Problem, Unreadable
+from mlxplatform.datasets.imports.opening import items, open_path, split_of, unpacked
+from mlxplatform.datasets.imports.quick import QuickReader
+from mlxplatform.datasets.imports.reading import splits_of
+from mlxplatform.files import jsonl
+
+
+def read(raw: bytes, form: str = "jsonl", name: str = "") -> list[Any]:
+    return list(items(unpacked(io.BytesIO(raw)), form, name))
+
+
+def rows_of(raw: bytes, form: str = "jsonl") -> list[Any]:
+    found = read(raw, form)
+    assert not [item for item in found if isinstance(item, Problem)], found
+    return [item[1] for item in found]
+
+
+def refusal(raw: bytes, form: str = "jsonl", name: str = "data") -> Unreadable:
+    with pytest.raises(Unreadable) as caught:
+        read(raw, form, name)
+    return caught.value
+
+
+# The quick reader ---------------------------------------------------------------------------------------------------
+
+FORMS = ["messages", "text", "prompt_completion", "dpo", "alpaca", "sharegpt"]
+
+
+def careful(raw: bytes) -> tuple[str, Any] | None:
+    """What the careful reader makes of a line: (form, row), or None for a line it refuses."""
+    row = jsonl.parse(jsonl.Line(1, 0, raw))
+    if isinstance(row, jsonl.BadLine):
+        return None
+    try:
+        form, made = convert.read(row)
+    except convert.BadRow:
+        return None
+    return None if shape.problem(made)[1] else (form, made)
+
+
+words = st.sampled_from(["", " ", "hi", 'say \\"x\\": y', "\\u0022:", "\\u003a", "tab :x", "ä", "\\ud83d\\ude00", "NaN"])
+text = words.map(lambda word: f'"{word}"')
+roles = st.sampled_from(['"user"', '"assistant"', '"system"', '"tool"', '"gpt"', '"human"', "null", "5"])
+space = st.sampled_from(["", " ", "\t", "  "])
+keys = st.sampled_from(
+    [
+        "messages",
+        "text",
+        "prompt",
+        "completion",
+        "chosen",
+        "rejected",
+        "instruction",
+        "input",
+        "output",
+        "conversations",
+        "m\\u0065ssages",
+    ]
+)
+turn = st.builds(
+    lambda role, said, extra, gap, names: f'{{"{names[0]}"{gap}:{role},"{names[1]}":{said}{extra}}}',
+    roles,
+    text,
+    st.sampled_from(["", ',"content":"twice"', ',"role":"user"', ',"name":"x"', ',"weight":1']),
+    space,
+    st.sampled_from([("role", "content"), ("from", "value")]),
+)
+turns = st.lists(turn, max_size=4).map(lambda made: f"[{','.join(made)}]")
+value = st.one_of(text, turns, st.sampled_from(["null", "5", "NaN", "{}", "[]"]))
+line = st.lists(st.tuples(keys, space, value), max_size=4).map(
+    lambda pairs: ("{" + ",".join(f'"{key}"{gap}:{said}' for key, gap, said in pairs) + "}").encode()
+)
+good_chat = st.lists(text, min_size=2, max_size=4).map(
+    lambda said: (
+        '{"messages":['
+        + ",".join(f'{{"role":"{("user", "assistant")[n % 2]}","content":{one}}}' for n, one in enumerate(said))
+        + "]}"
+    ).encode()
+)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.one_of(line, good_chat), st.sampled_from(FORMS))
+def test_the_quick_reader_never_disagrees_with_the_careful_one(raw: bytes, form: str) -> None:
+    quick = QuickReader()
+    quick.expect(form)
+    found = quick(raw)
+    if found is not None:
+        expected = careful(raw)
+        assert expected is not None and found.form == expected[0]
+        assert json.loads(found.line) == expected[1] and found.line.endswith(b"}\n")
+
+
+@pytest.mark.parametrize(
+    ("form", "raw"),
+    [
+        (
+            "messages",
+            b'{"messages":[{"role":"system","content":"s"},{"role":"user","content":"q"},{"role":"assistant","content":"a"}]}',
+        ),
+        ("text", b'{"text":"say \\"x\\": y"}'),
+        ("prompt_completion", '{"prompt": "ä", "completion": "b"}'.encode()),
+        ("dpo", b'{"prompt":"p","chosen":"c","rejected":"r"}'),
+        ("alpaca", b'{"instruction":"i","input":"x","output":"o"}'),
+        ("sharegpt", b'{"conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a"}]}'),
+    ],
+)
+def test_the_quick_reader_takes_the_usual_shapes(form: str, raw: bytes) -> None:
+    quick = QuickReader()
+    assert quick(raw) is None, "nothing is known about the file yet"
+    quick.expect(form)
+    found = quick(raw)
+    assert found is not None and (found.form, json.loads(found.line)) == careful(raw)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"text":"a","text":"b"}',
+        b'{"text" :"a","text":"b"}',
+        b'{"text":"a","text":"\\u0022:"}',
+        b'{"text":"a","text":"\\"\\u003a"}',
+        b'{"text":{"a":1,"b":[{"c":1,"c":2}]}}',
+    ],
+)
+def test_no_key_twice_whatever_hides_it(raw: bytes) -> None:
+    quick = QuickReader()
+    quick.expect("text")
+    assert quick(raw) is None
+    [problem] = read(raw)
+    assert problem.code == "duplicate_key" and "occurs twice" in str(problem)
+
+
+# Files that are something else --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("raw", "form", "code", "words"),
+    [
+        (b"PK\x03\x04rest", "csv", "archive", "Excel workbook"),
+        (b"PK\x03\x04rest", "jsonl", "archive", "ZIP"),
+        (b"\xd0\xcf\x11\xe0rest", "csv", "archive", "Save the sheet as CSV"),
+        (b"BZh91AY", "jsonl", "archive", "bzip2"),
+        (b"\xfd7zXZ\x00", "jsonl", "archive", "xz"),
+        (b"\x28\xb5\x2f\xfdxxxx", "jsonl", "archive", "Zstandard"),
+        (b"%PDF-1.7", "jsonl", "not_rows", "PDF"),
+        (b"\n <!DOCTYPE html><html>", "jsonl", "not_rows", "web page"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "parquet", "not_parquet", "no Parquet file"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "jsonl", "not_rows", "git lfs pull"),
+        ('{"text":"a"}'.encode("utf-16"), "jsonl", "utf16", "Save it as UTF-8"),
+        ('{"text":"a"}'.encode("utf-16-le"), "jsonl", "utf16", "UTF-16"),
+        ('{"text":"a"}'.encode("utf-16-be"), "jsonl", "utf16", "UTF-16"),
+        ("prompt,completion\na,b".encode("utf-16"), "csv", "utf16", "UTF-16"),
+        ('{"text":"a"}'.encode("utf-32"), "jsonl", "utf16", "UTF-16"),
+        (b"PAR1 no parquet", "jsonl", "not_parquet", "damaged"),
+        (b"ARROW1 no arrow", "jsonl", "not_arrow", "damaged"),
+        (gzip.compress(b'{"text":"a"}\n' * 1000)[:-20], "jsonl", "broken_archive", "cut-off gzip"),
+        (gzip.compress(b'{"text":"a"}\n' * 1000)[:12] + b"\xff" * 30, "jsonl", "broken_archive", "gzip"),
+        (b"5", "json", "not_rows", "neither objects nor a list"),
+        (b'[{"text":"a"},\n{"text":"b"},]', "json", "not_json", "line 2, column 14: a comma before"),
+        (b'[{"text":"a"},\n {"text":NaN}]', "json", "not_json", "line 2, column 10: NaN is not JSON"),
+        (b'[{"text":"a"},\n {"text":"\xff"}]', "json", "not_json", "line 2, column 11: not UTF-8"),
+        (b'[{"text":"a"}', "json", "not_json", "cut off"),
+        (b'{"data":[{"a":1}],"data":[]}', "json", "duplicate_key", "'data' twice"),
+    ],
+)
+def test_other_things_are_named_with_what_to_do(raw: bytes, form: str, code: str, words: str) -> None:
+    error = refusal(raw, form)
+    assert error.code == code and words in error.message and error.message.startswith("data"), error.message
+
+
+def test_a_wrong_ending_does_not_mislead() -> None:
+    lines = b'{"text":"a"}\n{"text":"b"}\n'
+    assert rows_of(lines, "json") == rows_of(lines, "csv") == rows_of(lines) == [{"text": "a"}, {"text": "b"}]
+    array = b'[{"text":"a"},{"text":"b"}]'
+    assert rows_of(array) == rows_of(array, "csv") == rows_of(array, "json")
+    assert rows_of(jsonl.BOM + b'\n [\n{"text":"a"},{"text":"b"}]') == rows_of(array)
+    assert rows_of(b'{"data":[{"text":"a"},{"text":"b"}]}', "json") == rows_of(array)
+    one = b'{\n "messages": [{"role":"user","content":"q"}]\n}'
+    assert rows_of(one) == rows_of(one, "json") == [{"messages": [{"role": "user", "content": "q"}]}]
+    assert rows_of(gzip.compress(lines)) == rows_of(lines)
+
+
+def test_a_table_called_jsonl_is_recognised_as_one() -> None:
+    [first, *_] = read(b"prompt,completion\na,b\n")
+    assert "line 1, column 1" in str(first) and "the format is csv" in first.reason
+
+
+def test_items_of_an_array_are_checked_like_lines() -> None:
+    deep = '{"text":' + "[" * 70 + "]" * 70 + "}"
+    found = read(f'[{{"text":"a","text":"b"}}, 5, {{"text":"ok"}}, {deep}, {{"a":{{"b":1,"b":2}}}}]'.encode(), "json")
+    assert [item.code if isinstance(item, Problem) else item[0] for item in found] == [
+        "duplicate_key",
+        "not_an_object",
+        "item 3",
+        "too_deep",
+        "duplicate_key",
+    ]
+
+
+def test_a_hundred_megabyte_line_is_one_problem() -> None:
+    class Long(io.RawIOBase):
+        """A line of 100 MB and a good one, never in memory as a whole."""
+
+        left = 100 * 1024 * 1024
+        end = b'\n{"text":"b"}\n'
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            piece = b"x" * min(len(buffer), self.left) if self.left else self.end[: len(buffer)]
+            self.left -= len(piece) if self.left else 0
+            self.end = self.end if piece[:1] == b"x" else self.end[len(piece) :]
+            buffer[: len(piece)] = piece
+            return len(piece)
+
+    found = list(jsonl.rows(io.BufferedReader(Long())))  # type: ignore[arg-type]
+    assert [(item.line, item.code) if isinstance(item, jsonl.BadLine) else item[1] for item in found] == [
+        (1, "line_too_long"),
+        {"text": "b"},
+    ]
+
+
+# CSV ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"prompt,completion\na,b\n",
+        b"prompt,completion\r\na,b\r\n",
+        b"prompt,completion\ra,b\r",
+        b"prompt,completion\ra,b",
+        b"\xef\xbb\xbfprompt;completion\na;b",
+        b"sep=;\r\nprompt;completion\r\na;b\r\n",
+        b"prompt\tcompletion\na\tb\n\n",
+        b'"prompt","completion"\n"a","b"\n,\n',
+        b'"prompt" , completion\na,b'.replace(b'" ', b'"'),
+    ],
+)
+def test_tables_as_spreadsheets_write_them(raw: bytes) -> None:
+    assert rows_of(raw, "csv") == [{"prompt": "a", "completion": "b"}]
+
+
+def test_line_ends_and_quotes_inside_cells_stay() -> None:
+    raw = b'prompt,completion\r\n"a\r\nb, ""c""","d\ne"\r\nf,g,h\r\n'
+    first, second = read(raw, "csv")
+    assert first == ("line 2", {"prompt": 'a\r\nb, "c"', "completion": "d\ne"})
+    assert str(second) == "line 5: 3 cells where the header has 2 (prompt, completion)"
+
+
+@pytest.mark.parametrize(
+    ("raw", "code", "words"),
+    [
+        (b"prompt,completion\na,b\nc,\xe4\n", "not_utf8", "line 3, column 3 is not UTF-8 (byte 0xe4)"),
+        (b'prompt,completion\na,"b\nc,d\n', "not_csv", "line 2 is not valid CSV: a quoted cell begins here and is never closed"),
+        (b'prompt,completion\na,b\nc,"d"e\n', "not_csv", "line 3 is not valid CSV: there is text after a closing quote"),
+        (b"prompt,completion\na,b\x00\n", "nul", "line 2, column 4 contains a NUL byte"),
+        (b"prompt,prompt\na,b\n", "no_header", "different name for every column"),
+        (b",,\na,b,c\n", "no_header", "different name"),
+    ],
+)
+def test_broken_tables_name_line_and_column(raw: bytes, code: str, words: str) -> None:
+    error = refusal(raw, "csv", "x.csv")
+    assert error.code == code and words in error.message and error.message.startswith("x.csv"), error.message
+
+
+def test_an_empty_table_has_no_rows() -> None:
+    assert read(b"", "csv") == [] and read(b"prompt,completion\n", "csv") == []
+
+
+# Parquet and Arrow --------------------------------------------------------------------------------------------------
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+RICH: list[dict[str, Any]] = [
+    {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "weight": 0}]},
+    {
+        "messages": [
+            {"role": "user", "content": "q\u2028"},
+            {"role": "assistant", "content": None, "tool_calls": [CALL]},
+            {"role": "tool", "content": "r", "tool_call_id": "c1", "name": "f"},
+            {"role": "assistant", "content": "a"},
+        ],
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+        "metadata": {"n": 1, "deep": [None, {"x": 1.5}]},
+    },
+]
+
+
+def test_parquet_gives_back_what_it_was_given() -> None:
+    raw = b"".join(columnar.pieces(lambda: RICH * 6000))
+    found = rows_of(raw, "parquet")
+    assert len(found) == 12_000 and found[:2] == RICH
+    assert rows_of(raw, "jsonl") == found, "a Parquet file is known by its content"
+
+
+def test_parquet_made_by_others() -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.table({"prompt": ["a", "c"], "completion": ["b", None], "id": [1, 2], "score": [0.5, float("nan")]})
+    sink = io.BytesIO()
+    pyarrow.parquet.write_table(table, sink)
+    first, second = rows_of(sink.getvalue(), "parquet")
+    assert first == {"prompt": "a", "completion": "b", "id": 1, "score": 0.5} and "completion" not in second
+
+
+@pytest.mark.parametrize("kind", ["new_stream", "new_file"])
+def test_arrow_as_the_datasets_library_saves_it(kind: str, tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.ipc
+
+    table = pyarrow.table({"text": [f"t{n}" for n in range(2500)]})
+    path = tmp_path / "data-00000-of-00001.arrow"
+    with path.open("wb") as file, getattr(pyarrow.ipc, kind)(file, table.schema) as writer:
+        writer.write_table(table)
+    with open_path(path) as stream:
+        assert [item[1]["text"] for item in items(stream, "arrow")] == [f"t{n}" for n in range(2500)]
+
+
+# Names --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("train-00000-of-00001.parquet", "train"),
+        ("data/validation.jsonl", "valid"),
+        ("default/test/0000.parquet", "test"),
+        ("dev/rows.jsonl", "valid"),
+        ("test-data/rows.jsonl", ""),
+        ("latest.jsonl", ""),
+        ("trainer.jsonl", ""),
+    ],
+)
+def test_splits_by_name(name: str, split: str) -> None:
+    assert split_of(name) == split
+
+
+def test_one_split_for_all_divides_nothing() -> None:
+    assert splits_of(["train-0.jsonl", "train-1.jsonl"]) == ["", ""] == splits_of(["test.jsonl", "test-1.jsonl"])
+    assert splits_of(["train.jsonl", "dev.jsonl"]) == ["train", "valid"]
+    assert splits_of(["rows.jsonl", "dev.jsonl"]) == ["", "valid"]
+    with pytest.raises(Unreadable, match=r"such as more\.jsonl"):
+        splits_of(["more.jsonl", "train.jsonl"])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.binary(max_size=200), st.sampled_from(["jsonl", "json", "csv", "parquet", "arrow"]))
+def test_no_bytes_break_a_reader(raw: bytes, form: str) -> None:
+    try:
+        read(raw, form)
+    except Unreadable as error:
+        assert error.message
