@@ -20,7 +20,7 @@ def card(version: DatasetVersion, meta: dict[str, Any], template: str) -> str:
         f"size_categories:\n- {size}",
         "tags:",
         *(
-            f"- {tag}"
+            f"- {json.dumps(tag, ensure_ascii=False)}"  # quoted: a tag may read as a number, a list or yes and no
             for tag in ["synthetic" if version.report.get("model") else "converted", "mlx-platform", *version.dataset.tags]
         ),
         "configs:\n- config_name: default\n  data_files:\n  - split: train\n    path: train.jsonl",
