@@ -4,7 +4,7 @@ PY = .venv/bin/python
 PYTEST = $(PY) -m pytest
 PATHS = mlxplatform workers tests manage.py
 
-.PHONY: help run test test-postgres drill bench lint audit format screenshots upgrade chromium blas audio postgres jq clean install install-dev
+.PHONY: help run test test-postgres drill bench lint audit format screenshots upgrade chromium blas audio postgres jq sandbox clean install install-dev
 
 help:
 	@echo "make run        start the platform      (PORT=9000 MODEL=<id> make run)"
@@ -22,6 +22,7 @@ help:
 	@echo "make blas       Linux: install a fast BLAS for CPU engines"
 	@echo "make postgres   install the server that the tests on PostgreSQL start"
 	@echo "make jq         install what the guide's demo needs"
+	@echo "make sandbox    Linux: install the sandbox for model-written code"
 	@echo "make clean      remove .venv and caches; the data directory stays"
 
 install:
@@ -84,6 +85,8 @@ jq:
 
 audio:
 	@sh requirements/install.sh audio
+sandbox:
+	@sh .ci/bubblewrap
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .bench

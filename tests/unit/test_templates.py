@@ -422,10 +422,13 @@ def test_verified_code_needs_a_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
         return sandbox.Verdict(verdicts[code.split()[1]], error="boom")  # type: ignore[arg-type]
 
     monkeypatch.setattr(sandbox, "verify", verify)
-    script: Script = lambda step, messages: f"```python\ndef {(messages[1].content or '').split()[0]} (): pass\n```"  # noqa: E731
+    script: Script = lambda step, messages: f"```python\ndef {(messages[1].content or '').split()[0]} (): pass\nassert True\n```"  # noqa: E731
     made = make("verified_code", {"specs": "good\nbad\nslow"}, script)
     assert [row["metadata"]["verified"] for row in made.rows] == [True]
     assert made.reasons == ["code_failed", "code_unverified"]
+    assert make("verified_code", {"specs": "x"}, lambda step, messages: "```python\nprint('nothing asserted')\n```").reasons == [
+        "no_assertions"
+    ]
     kept = make("verified_code", {"specs": "slow", "keep_unverified": "yes"}, script)
     assert [row["metadata"]["verified"] for row in kept.rows] == [False]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from mlxplatform.datasets import sandbox
@@ -16,6 +17,15 @@ ERROR_CHARS = 400
 def sources(inputs: Inputs) -> Iterator[Source | Drop]:
     for number, spec in enumerate(lines(inputs["specs"]), 1):
         yield Source(str(number), spec)
+
+
+def asserts_something(code: str) -> bool:
+    """Whether running it can show anything: code without an assertion passes whatever it does. Broken code may run."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return True
+    return any(isinstance(node, ast.Assert) for node in ast.walk(tree))
 
 
 async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
@@ -33,6 +43,8 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
     code = (found[1] if found else said.text).strip()
     if len(code) < MIN_CHARS:
         return [Drop("no_code", said.text[:120])]
+    if not asserts_something(code):
+        return [Drop("no_assertions", code[:120])]
     verdict = await sandbox.verify(code)
     if verdict.outcome != "verified" and not (verdict.outcome == "unverified" and inputs["keep_unverified"] == "yes"):
         return [Drop(f"code_{verdict.outcome}", f"{verdict.reason} {verdict.error}".strip()[:ERROR_CHARS])]
