@@ -7,6 +7,7 @@ from django.views.generic import RedirectView
 from mlxplatform.console.views import (
     accounts,
     conversations,
+    dataset_transfer,
     datasets,
     files,
     home,
@@ -36,6 +37,8 @@ urlpatterns = [
     path("console/datasets", datasets.dataset_list, name="datasets"),
     path("console/datasets/previews/<str:job_id>", datasets.dataset_preview, name="dataset-preview"),
     path("console/datasets/new", datasets.dataset_new, name="dataset-new"),
+    path("console/datasets/import", dataset_transfer.dataset_import, name="dataset-import"),
+    path("console/datasets/<str:dataset_id>/push", dataset_transfer.dataset_push, name="dataset-push"),
     path("console/datasets/<str:dataset_id>", datasets.dataset_detail, name="dataset"),
     path("console/batches", files.batch_list, name="batches"),
     path("console/batches/cancel", files.batch_cancel, name="batch-cancel"),

@@ -89,7 +89,7 @@ class DatasetRun:
         self._buffer: list[SourceDone] = []
         self._saved_at = self._told_at = time.monotonic()
         self._told = (-1, -1, -1)
-        self._accepted = 0
+        self._accepted = self._accepted_before = 0
         self._dropped: Counter[str] = Counter()
         self._started_at = time.monotonic()
         self._fresh = self._sources_run = self._sources_seen = 0
@@ -98,6 +98,7 @@ class DatasetRun:
         self.ctx.stage("starting", STARTED)
         self._done = await self.sql(rowstore.done_sources, self.version.pk)
         self._accepted, self._dropped = await self.sql(rowstore.counts, self.version.pk)
+        self._accepted_before = self._accepted
         async with self._calling():
             accepted = await self._rounds()
         if self.version.dataset.preview:
@@ -276,7 +277,10 @@ class DatasetRun:
         self._told_at, self._told = now, state
         target = self.options.rows
         share = min(self._accepted / target, 1.0) if target else (done / total if total else 1.0)
-        rate = self._fresh / max(now - self._started_at, 1e-3)
+        seconds = max(now - self._started_at, 1e-3)
+        rate = self._fresh / seconds
+        # Towards a number of rows what counts is how fast acceptable ones come, and of this attempt only.
+        coming = (self._accepted - self._accepted_before) / seconds if target else rate
         left = (target - self._accepted if target else total - done) if total else 0
         self.ctx.stage(
             "generating",
@@ -285,7 +289,7 @@ class DatasetRun:
             accepted=self._accepted,
             dropped=dict(self._dropped),
             rows_per_s=round(rate, 2),
-            eta_s=round(left / rate) if rate and left > 0 else 0,
+            eta_s=round(left / coming) if coming > 0 and left > 0 else 0,
         )
 
 

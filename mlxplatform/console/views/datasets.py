@@ -11,20 +11,26 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 
 from mlxplatform.accounts.scopes import READ, WRITE
+from mlxplatform.console import dataset_filters
 from mlxplatform.console.page import actor_of, page, project_of, seen
-from mlxplatform.datasets import rowsource
+from mlxplatform.datasets import rowsource, rowtext
 from mlxplatform.datasets import submit as orders
-from mlxplatform.datasets.models import Dataset, DatasetRow, DatasetVersion
+from mlxplatform.datasets.lineage import lineage
+from mlxplatform.datasets.models import Dataset, DatasetRow, DatasetVersion, HubToken
 from mlxplatform.datasets.queries import latest_of
 from mlxplatform.datasets.templates.registry import TEMPLATES
 from mlxplatform.inference.contract import Refusal
-from mlxplatform.jobs.models import Job
+from mlxplatform.jobs.models import Job, JobEvent
 from mlxplatform.jobs.states import TERMINAL
 from mlxplatform.library import local_models
 
 _PAGE = 50
 #: Bars of the length histogram.
 _BARS = 12
+#: Rows whose lengths are looked at.
+_SAMPLE = 10_000
+#: What rows can be looked for by, as the query names it.
+_FILTERS = {"state": "state", "reason": "reason", "q": "content__icontains"}
 #: Options of a run that the wizard offers beside the template's own fields.
 _NUMBERS = ("rows", "seed")
 
@@ -42,12 +48,13 @@ def dataset_list(request: HttpRequest) -> HttpResponse:
 
 @page(READ)
 def dataset_detail(request: HttpRequest, dataset_id: str) -> HttpResponse:
-    dataset = seen(request, Dataset.objects.filter(pk=dataset_id)).first()
+    dataset = seen(request, Dataset.objects.filter(pk=dataset_id, preview=False)).first()
     if dataset is None:
         raise Http404
     version = _chosen_version(dataset, request.GET.get("version", ""))
-    chosen = {name: request.GET.get(name, "") for name in ("state", "reason")}
-    rows: Any = version.rows.filter(**{name: value for name, value in chosen.items() if value}).order_by("ordinal")
+    chosen = {name: request.GET.get(name, "").strip() for name in ("state", "reason", "q")}
+    looked_for = {_FILTERS[name]: value for name, value in chosen.items() if value}
+    rows: Any = version.rows.filter(**looked_for).order_by("ordinal")
     if rowsource.in_files(version):
         rows = rowsource.FileRows(version)
     listing = Paginator(rows, _PAGE).get_page(request.GET.get("page"))
@@ -57,13 +64,19 @@ def dataset_detail(request: HttpRequest, dataset_id: str) -> HttpResponse:
         "version": version,
         "versions": dataset.versions.order_by("-number"),
         "job": Job.objects.filter(pk=version.job).first(),
+        "progress": progress_of(version),
+        "taken": _taken(version),
         "listing": listing,
         "samples": [
             (row, json.dumps(row.content, indent=1, ensure_ascii=False) if row.content else row.detail) for row in listing
         ],
         "chosen": chosen,
         "states": DatasetRow.State.values,
-        "bars": _histogram(list(version.rows.filter(state=DatasetRow.State.ACCEPTED).values_list("chars", flat=True)[:10_000])),
+        "reasons": sorted({*version.counts.get("dropped", {}), *progress_of(version).get("dropped", {})}),
+        "in_files": rowsource.in_files(version),
+        "lineage": lineage(dataset),
+        "hub_token": HubToken.objects.filter(project=dataset.project).first(),
+        "bars": _histogram(_lengths(version)),
         "query": urlencode({"version": version.number, **{name: value for name, value in chosen.items() if value}}),
     }
     return render(request, "console/dataset.html", context)
@@ -99,6 +112,8 @@ def dataset_new(request: HttpRequest) -> HttpResponse:
         "error": error,
         "models": [model for model in local_models.scan() if model.kind == "chat"] if template.needs_llm else [],
         "given": request.POST,
+        "filters": dataset_filters.inputs(request.POST),
+        "filters_open": bool(dataset_filters.of_form(request.POST)),
     }
     return render(request, "console/dataset_new.html", context, status=400 if error else 200)
 
@@ -141,6 +156,8 @@ def _order(request: HttpRequest, template: str, names: list[str]) -> dict[str, A
     for name in _NUMBERS:
         if raw := request.POST.get(f"run_{name}", "").strip():
             body[name] = int(raw) if raw.isdecimal() else raw
+    if filters := dataset_filters.of_form(request.POST):
+        body["filters"] = filters
     return body
 
 
@@ -150,6 +167,30 @@ def _chosen_version(dataset: Dataset, raw: str) -> DatasetVersion:
     if version is None:
         raise Http404
     return version
+
+
+def progress_of(version: DatasetVersion) -> dict[str, Any]:
+    """What the running job said last: accepted rows, dropped ones by reason, rate and seconds left."""
+    if version.state != DatasetVersion.State.BUILDING:
+        return {}
+    told = JobEvent.objects.filter(job=version.job, type="stage", payload__has_key="accepted").order_by("-seq").first()
+    return dict(told.payload) if told else {}
+
+
+def _taken(version: DatasetVersion) -> dict[str, Any]:
+    """What the run took beside what its preview expected of it."""
+    expected, report = version.report.get("forecast"), version.report
+    if not expected or "seconds" not in report:
+        return {}
+    accepted, made = version.counts.get("accepted", 0), version.counts.get("made", 0)
+    return {"expected": expected, "report": report, "rows": accepted, "acceptance": accepted / made if made else 0.0}
+
+
+def _lengths(version: DatasetVersion) -> list[int]:
+    """Characters of accepted rows, of a sample where there are many; imported rows from the file's beginning."""
+    if rowsource.in_files(version):
+        return [rowtext.length(row) for _, _, row in rowsource.window(version, 0, _SAMPLE)]
+    return list(version.rows.filter(state=DatasetRow.State.ACCEPTED).values_list("chars", flat=True)[:_SAMPLE])
 
 
 def _histogram(lengths: list[int]) -> list[dict[str, Any]]:

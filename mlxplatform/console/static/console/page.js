@@ -1,5 +1,5 @@
 /* Loaded on every page: answers confirm questions before dangerous forms are sent, and fills live spots.
-   An element with data-live="/url" is refreshed from that page's element with the same id. */
+   An element with data-live="/url" is refreshed from that page's element with the same id, until that one is not live. */
 for (const form of document.querySelectorAll("form[data-confirm]")) {
   form.addEventListener("submit", (event) => {
     if (!window.confirm(form.dataset.confirm)) event.preventDefault();
@@ -29,13 +29,15 @@ async function refresh(element) {
   if (!answer.ok || answer.redirected) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const fresh = page.getElementById(element.id);
-  if (fresh && !element.contains(document.activeElement)) element.replaceChildren(...fresh.childNodes);
+  if (!fresh || element.contains(document.activeElement)) return;
+  element.replaceChildren(...fresh.childNodes);
+  if (!fresh.hasAttribute("data-live")) element.removeAttribute("data-live");
 }
 
 if (live.length) {
   setInterval(() => {
     if (document.hidden) return;
-    for (const element of live) refresh(element).catch(() => {});
+    for (const element of live) if (element.hasAttribute("data-live")) refresh(element).catch(() => {});
   }, LIVE_MS);
 }
 
