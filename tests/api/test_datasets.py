@@ -16,6 +16,7 @@ from django.conf import settings
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
+from mlxplatform.datasets import sandbox
 from mlxplatform.datasets.models import Dataset, DatasetRow, DatasetVersion
 from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.pulse import Pulse
@@ -145,7 +146,6 @@ def test_zero_rows_fail_with_the_reasons(client: Client) -> None:
             "filters.min_chars",
         ),
         ({"template": "sft_qa_pairs", "inputs": {"pairs_text": "Q"}, "resume": "ds_x"}, 404, "dataset_not_found", "resume"),
-        ({"template": "verified_code", "inputs": {"specs": "x"}}, 501, "unsupported_execution", "template"),
         ({"template": "self_instruct", "inputs": {"seeds": "x"}, "model": 5}, 400, "invalid_value", "model"),
         ({"template": "answer_fill", "inputs": {"dataset_id": "ds_x"}}, 400, "invalid_value", "inputs.dataset_id"),
     ],
@@ -156,6 +156,31 @@ def test_bad_orders_name_the_field_and_enqueue_nothing(client: Client, body: Any
     said = answer.json()
     assert (said["ok"], said["code"], said["field"]) == (False, code, field), said
     assert not Job.objects.exists() and not Dataset.objects.exists()
+
+
+def test_model_code_is_run_in_the_sandbox(client: Client, runtime: ScriptedRuntime) -> None:
+    good = "def add(a, b):\n    return a + b\nassert add(1, 2) == 3\nassert add(0, 0) == 0\nassert add(-1, 1) == 0"
+    codes = {"add": good, "wrong": good.replace("== 3", "== 4"), "endless": "while True: pass", "nothing": "print('hello')"}
+    runtime.say = lambda request: f"Here:\n```python\n{codes[(request.messages[-1].content or '').split()[0]]}\n```"
+    body = {"template": "verified_code", "inputs": {"specs": "add\nwrong\nnothing"}}
+    if not sandbox.kind_here():
+        assert post(client, "/api/dataset/submit", body).status_code == 501
+        return
+    _, version = finished(client, body["template"], body["inputs"])  # type: ignore[arg-type]
+    assert version.counts["accepted"] == 1 and version.counts["dropped"] == {"code_failed": 1, "no_assertions": 1}
+    assert "AssertionError" in version.rows.get(reason="code_failed").detail
+    [row] = lines_of(client, version.dataset_id, "train.jsonl")
+    assert row["messages"][-1]["content"] == f"```python\n{good}\n```" and row["metadata"]["verified"] is True
+
+
+def test_without_a_sandbox_model_code_is_refused_with_the_reason(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "kind_here", lambda: "")
+    for path in ("/api/dataset/submit", "/api/dataset/preview"):
+        answer = post(client, path, {"template": "verified_code", "inputs": {"specs": "x"}})
+        assert answer.status_code == 501 and answer.json()["field"] == "template" and "bubblewrap" in answer.json()["error"]
+    shown = {entry["id"]: entry for entry in client.get("/api/dataset/templates").json()["templates"]}
+    assert "sandbox" in shown["verified_code"]["unavailable"] and "unavailable" not in shown["rag_qa"]
+    assert not Job.objects.exists()
 
 
 def test_an_unknown_model_is_refused_while_a_host_can_be_asked(client: Client, runtime: ScriptedRuntime) -> None:
@@ -243,6 +268,27 @@ def test_resume_asks_only_what_changed(client: Client, runtime: ScriptedRuntime)
         "dataset_id": first.dataset_id,
         "version": 1,
     }
+
+
+def test_editing_a_later_column_asks_only_that_column_again(client: Client, runtime: ScriptedRuntime) -> None:
+    """The rubric is in the grades' requests only: the answers are taken over, call by call."""
+    runtime.say = lambda request: (
+        str(len(request.messages[-1].content or "") % 10 + 1) if "grade" in (request.messages[0].content or "") else None
+    )
+    inputs = {"prompts": "Name a river\nName a lake", "answers": 2, "min_gap": 1, "rubric": "short"}
+    _, first = finished(client, "preference_pairs", inputs, seed=5)
+
+    def asked() -> tuple[int, int]:
+        grades = sum(number for text, number in runtime.started.items() if text.startswith("Request:"))
+        return runtime.started.total() - grades, grades
+
+    assert asked() == (4, 4)
+    order(client, "preference_pairs", {**inputs, "rubric": "long"}, resume=first.dataset_id)
+    run_jobs()
+    assert asked() == (4, 8)
+    order(client, "preference_pairs", {**inputs, "prompts": inputs["prompts"] + "\nName a sea"}, resume=first.dataset_id)
+    run_jobs()
+    assert asked() == (6, 10), "the rubric is the first version's again, whose grades are still good"
 
 
 def test_a_failed_call_costs_one_row_and_a_retry_makes_it_good(client: Client, runtime: ScriptedRuntime) -> None:
@@ -405,6 +451,25 @@ def test_mixed_forms_become_conversations_or_are_counted(client: Client, upload:
         ({"messages": []}, "at least one message"),
         ({"messages": [{"role": "user"}, {"role": "assistant", "content": "a"}]}, "content is missing"),
         ({"messages": [CHAT["messages"][0], {"role": "assistant", "content": "a", "weight": 2}]}, "weight must be 0 or 1"),
+        (
+            {"messages": [CHAT["messages"][0], {"role": "assistant", "content": " "}, *CHAT["messages"]]},
+            "messages[1].content the assistant's answer is empty",
+        ),
+        (
+            {"messages": [CHAT["messages"][0], {"role": "tool", "content": "r"}, CHAT["messages"][1]]},
+            "messages[1].role a tool's result must follow",
+        ),
+        (
+            {"messages": [CHAT["messages"][0], {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}]},
+            "messages[1].tool_calls[0] must be an object with function.name",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "q", "tool_calls": [{}]}, CHAT["messages"][1]]},
+            "messages[0].tool_calls only the assistant calls tools",
+        ),
+        ({"messages": [CHAT["messages"][0], {"role": "system", "content": "s"}, CHAT["messages"][1]]}, "must come first"),
+        ({"messages": {"role": "user"}}, "must be a list"),
+        ({"messages": ["q", "a"]}, "messages[0] must be an object, got text"),
         ({"unknown": 1, "keys": 2}, "keys (unknown, keys) are no known form"),
     ],
 )
@@ -534,10 +599,20 @@ def test_exports_come_back_as_what_they_were(client: Client, upload: Upload, wan
 
 def test_export_refuses_what_it_cannot_do(client: Client, upload: Upload) -> None:
     _, version = upload(as_lines(CHAT))
-    base = f"/api/datasets/{version.dataset_id}/export"
-    assert client.get(base, {"format": "xml"}).json()["field"] == "format"
-    assert client.get(base, {"format": "parquet"}).status_code == 501
-    assert client.get(base, {"version": "9"}).status_code == 404
+    for query, field in (("format=xml", "format"), ("split=all", "split"), ("version=x", "version")):
+        answer = client.get(f"/api/datasets/{version.dataset_id}/export?{query}")
+        assert answer.status_code == 400 and answer.json()["field"] == field
+
+
+def test_parquet_goes_out_and_comes_in(client: Client, upload: Upload) -> None:
+    rows = [CHAT, {**CHAT, "metadata": {"n": 1}}]
+    _, version = upload(as_lines(*rows))
+    raw = export(client, version.dataset_id, format="parquet", split="train")
+    assert raw.startswith(b"PAR1") and raw.endswith(b"PAR1")
+    _, again = upload(raw, "rows.parquet")
+    assert all_rows(client, again) == rows[:1]
+    job, _ = upload(raw[:-30], "rows.parquet")
+    assert (job.state, job.error_code) == ("failed", "not_parquet")
 
 
 def test_lists_page_and_archive(client: Client) -> None:
@@ -703,6 +778,8 @@ def test_every_row_knows_its_calls_and_the_dataset_its_relatives(client: Client,
     _, filled = finished(client, "answer_fill", {"dataset_id": version.dataset_id})
     known = client.get(f"/api/datasets/{version.dataset_id}").json()["lineage"]
     assert known["continued_in"] == [{"dataset_id": filled.dataset_id, "version": 1}] and known["trained"] == []
+    back = client.get(f"/api/datasets/{filled.dataset_id}").json()["lineage"]
+    assert back["origins"] == [{"dataset_id": version.dataset_id, "version": 1, "by": 1}] and back["continued_in"] == []
 
 
 def test_a_file_deleted_before_its_import_is_said(client: Client) -> None:
