@@ -31,6 +31,7 @@ FILTERS = (
     FilterInput("max_chars", "Longest row, characters", "number"),
     FilterInput("languages", "Languages of answers", "list", "such as en, de; empty: any"),
     FilterInput("pii", "Personal data", "choice", "patterns only, no promise", PII_MODES),
+    FilterInput("repetition", "Answers that go round in circles", "flag", "small models write them", ("drop", "keep")),
     FilterInput("judge", "Let the model grade rows and keep those from this grade on", "judge", "1 to 10; empty: no judge"),
 )
 
@@ -46,6 +47,10 @@ def of_form(posted: QueryDict) -> dict[str, Any]:
     for item in FILTERS:
         raw = posted.get(f"filter_{item.name}", "").strip()
         if not raw or (item.kind == "choice" and raw == item.choices[0]):
+            continue
+        if item.kind == "flag":
+            if raw == item.choices[0]:
+                found[item.name] = True
             continue
         if item.kind == "list":
             found[item.name] = [part.strip() for part in raw.split(",") if part.strip()]

@@ -48,6 +48,8 @@ class Form:
     name: str
     keys: tuple[str, ...]
     read: Callable[[Row], dict[str, Any]]
+    #: Keys it also reads when they are there.
+    also: tuple[str, ...] = ()
 
 
 def text(row: Row, key: str, *, optional: bool = False) -> str:
@@ -70,9 +72,17 @@ def kind(value: Any) -> str:
     return names.get(type(value), "something else")
 
 
+#: Keys a conversion keeps beside the row's own: the ones trainers and people use.
+KEPT = ("tools", "parallel_tool_calls", "metadata")
+
+
 def _rest(row: Row, used: tuple[str, ...]) -> dict[str, Any]:
-    """Keys a conversion keeps beside the row's own: the ones trainers and people use."""
-    return {key: row[key] for key in ("tools", "parallel_tool_calls", "metadata") if key in row and key not in used}
+    return {key: row[key] for key in KEPT if key in row and key not in used}
+
+
+def left_out(row: Row, name: str) -> frozenset[str]:
+    """Keys of the row that its conversion does not use, by the form's name."""
+    return row.keys() - _USED[name]  # type: ignore[return-value]
 
 
 def _messages(row: Row) -> dict[str, Any]:
@@ -164,18 +174,22 @@ def _completion(row: Row) -> dict[str, Any]:
 #: In order: the first whose keys are all there names the row.
 FORMS: tuple[Form, ...] = (
     Form("messages", ("messages",), _messages),
-    Form("sharegpt", ("conversations",), _conversations("conversations", "from", "value")),
-    Form("sharegpt", ("conversation",), _conversations("conversation", "from", "value")),
-    Form("chat_rounds", ("chat_rounds",), _conversations("chat_rounds", "role", "content")),
+    Form("sharegpt", ("conversations",), _conversations("conversations", "from", "value"), ("system",)),
+    Form("sharegpt", ("conversation",), _conversations("conversation", "from", "value"), ("system",)),
+    Form("chat_rounds", ("chat_rounds",), _conversations("chat_rounds", "role", "content"), ("system",)),
     Form("preference", ("input", "preferred_output", "non_preferred_output"), _preference),
     Form("dpo", ("prompt", "chosen", "rejected"), _dpo),
     Form("prompt_completion", ("prompt", "completion"), _completion),
-    Form("alpaca", ("instruction", "output"), _alpaca),
+    Form("alpaca", ("instruction", "output"), _alpaca, ("input", "system", "history")),
     Form("question_answer", ("question", "answer"), _pair("question", "answer")),
     Form("input_output", ("input", "output"), _pair("input", "output")),
     Form("prompt_response", ("prompt", "response"), _pair("prompt", "response")),
     Form("text", ("text",), _text),
 )
+
+_USED: dict[str, frozenset[str]] = {}
+for _form in FORMS:
+    _USED[_form.name] = _USED.get(_form.name, frozenset()) | {*_form.keys, *_form.also, *KEPT}
 
 #: The format each form becomes.
 BECOMES = {"dpo": "dpo", "preference": "dpo", "prompt_completion": "prompt_completion", "text": "text"}

@@ -491,6 +491,16 @@ def test_house_formats_are_converted(client: Client, upload: Upload) -> None:
     assert "needs from and value; it has speaker, text" in job.error and "KeyError" not in job.error
 
 
+def test_columns_that_are_not_used_are_said(client: Client, upload: Upload) -> None:
+    raw = as_lines(
+        *[{"instruction": "q", "input": "", "output": "a", "id": n, "source": "web"} for n in range(3)], {"id": 1, **CHAT}
+    )
+    _, version = upload(raw)
+    assert version.report["left_out"] == {"id": 4, "source": 3}
+    assert version.notes == ["Columns that no training format uses were left out: id (4 rows), source (3 rows)."]
+    assert all_rows(client, version) == [CHAT] * 4
+
+
 def test_csv_with_columns_of_its_own(client: Client, upload: Upload) -> None:
     raw = 'frage;antwort\r\n"a; ""b""";"c\nd"\r\n'.encode("utf-8-sig")
     answer = client.post("/api/datasets/import", {"file": SimpleUploadedFile("x.csv", raw)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,17 @@ from tests.system.stack import Stack
 
 pytestmark = pytest.mark.stack
 
+#: What a page may take to show what its job does, on a busy machine.
+PATIENCE_MS = 60_000
 SOURCES = 14
 ROWS = "\n".join(json.dumps({"place": f"place {n}"}) for n in range(SOURCES)) + '\n{"place": NaN}'
+
+
+@pytest.fixture(autouse=True)
+def patience() -> Iterator[None]:
+    expect.set_options(timeout=PATIENCE_MS)
+    yield
+    expect.set_options(timeout=None)
 
 
 def test_from_the_form_over_the_preview_to_the_download(page: Page, stack: Stack, tmp_path: Path) -> None:
@@ -28,6 +38,7 @@ def test_from_the_form_over_the_preview_to_the_download(page: Page, stack: Stack
     page.get_by_text("Filters").click()
     page.get_by_label("Shortest row, characters").fill("9")
     page.get_by_label("Personal data").select_option("flag")
+    page.get_by_label("Answers that go round").select_option("keep")
     page.get_by_role("button", name="Preview ten rows").click()
 
     # The page fills itself: forecast, rows, and for every row what was asked and said.

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mlxplatform.datasets import forecast, leaks, rowtext, split
 from mlxplatform.datasets.filters import distinct, near, rowwise
 from mlxplatform.datasets.filters.language import guess
+from mlxplatform.datasets.filters.repetition import is_repetitive
 from mlxplatform.datasets.filters.settings import Filters, parse_filters
 from mlxplatform.datasets.templates.registry import TEMPLATES
 from mlxplatform.inference.contract import Refusal
@@ -77,6 +78,25 @@ def test_personal_data_is_flagged(text: str, kinds: list[str]) -> None:
 )
 def test_languages(text: str, language: str) -> None:
     assert guess(text) == language
+
+
+@pytest.mark.parametrize(
+    ("text", "loops"),
+    [
+        ("lakes, njfjijjjjjjjjjjj", True),
+        ("Rise, rise. The navy has sailed the seas. " * 8, True),
+        ("1,000,000,000 and 0.333333333333 and ----------- and ========", False),
+        ("Row, row, row your boat, gently down the stream. Merrily, merrily, merrily, merrily, life is but a dream.", False),
+        ("short short short", False),
+        (" ".join(f"line {n} has value {n}" for n in range(30)), False),
+    ],
+)
+def test_text_that_goes_round_in_circles(text: str, loops: bool) -> None:
+    assert is_repetitive(text) is loops
+    row = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": text}]}
+    asked = rowwise.judge_row(row, Filters(repetition=True), TEMPLATES["rag_qa"])
+    assert (asked.reason == "repetitive") is loops
+    assert rowwise.judge_row(row, Filters(), TEMPLATES["rag_qa"]).reason == ""
 
 
 def test_lengths_and_schemas() -> None:

@@ -16,7 +16,7 @@ from mlxplatform.datasets import inputs as input_fields
 from mlxplatform.datasets import shape
 from mlxplatform.datasets.templates import cot_synthesis, hf_dataset_import, prompt_reconstruction, rag_qa
 from mlxplatform.datasets.templates.base import Answer, CallFailed, Draft, Drop, Source, SourceError, Template
-from mlxplatform.datasets.templates.parsing import fenced_code, score, string_list
+from mlxplatform.datasets.templates.parsing import fenced_code, question_in, score, string_list
 from mlxplatform.datasets.templates.registry import TEMPLATES
 from mlxplatform.inference.contract import Message, Refusal, ToolCall
 
@@ -220,6 +220,43 @@ def test_lists_are_read_from_what_models_write(said: str, found: list[str]) -> N
     assert string_list(said) == found
 
 
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ("How long is the Rhine?", "How long is the Rhine?"),
+        ("Write one clear question this passage answers: How many years does a queen live?", "How many years does a queen live?"),
+        ('Sure! You can ask:\n\n**"What is tea?"**\n\nI hope it helps.', "What is tea?"),
+        ("What is the ratio 3: 4 called?", "What is the ratio 3: 4 called?"),
+        ("Explain how bread rises.", "Explain how bread rises."),
+        ("\u8336\u662f\u4ec0\u4e48\uff1f", "\u8336\u662f\u4ec0\u4e48\uff1f"),
+        ("  ", ""),
+    ],
+)
+def test_the_question_is_found_in_what_was_written(said: str, found: str) -> None:
+    assert question_in(said) == found
+
+
+def test_numbers_before_items_of_a_list_are_no_content() -> None:
+    assert string_list('["1. Name a river", "2) Count to 10", "3.5 is what?", "2024 was warm"]') == [
+        "Name a river",
+        "Count to 10",
+        "3.5 is what?",
+        "2024 was warm",
+    ]
+
+
+def test_answers_can_be_held_to_their_passage() -> None:
+    passage = "The Rhine flows 1,230 kilometres from the Alps to the North Sea."
+    assert rag_qa.grounded("It flows 1,230 kilometres.", passage) == 1
+    assert rag_qa.grounded("The passage does not say.", passage) == 1
+    assert rag_qa.grounded("It flows 4,000 kilometres.", passage) == 0
+    assert rag_qa.grounded("Tea is a beverage made of leaves", passage) < rag_qa.GROUNDED
+    given = {"documents": passage, "min_chunk_chars": 40, "questions_per_chunk": 1, "only_grounded": "yes"}
+    assert make(
+        "rag_qa", given, lambda step, messages: "How long is the Rhine?" if step == "question" else "It is 99."
+    ).reasons == ["not_grounded"]
+
+
 def test_grades_and_code_blocks() -> None:
     assert score("8/10 because", 1, 10) == 8
     assert score("Grade: 7.5", 1, 10) == 7.5
@@ -231,6 +268,7 @@ def test_grades_and_code_blocks() -> None:
 def test_self_instruct_leaves_the_answers_empty() -> None:
     made = make("self_instruct", {"seeds": "s1\n\n s2 ", "variants_per_seed": "2"}, lambda step, messages: '["a","b","c"]')
     assert [turns(row) for row in made.rows] == [[("user", text), ("assistant", "")] for text in "abab"]
+    assert make("self_instruct", {"seeds": "s"}, lambda step, messages: '["lakes, njfjijjjjjjjjjjj"]').reasons == ["degenerate"]
     template = TEMPLATES["self_instruct"]
     assert template.prompts_only({}) and template.pool_limit == 0.7
 

@@ -113,7 +113,7 @@ def dataset_new(request: HttpRequest) -> HttpResponse:
         "models": [model for model in local_models.scan() if model.kind == "chat"] if template.needs_llm else [],
         "given": request.POST,
         "filters": dataset_filters.inputs(request.POST),
-        "filters_open": bool(dataset_filters.of_form(request.POST)),
+        "filters_open": bool(error and error.param and error.param.startswith("filters")),
     }
     return render(request, "console/dataset_new.html", context, status=400 if error else 200)
 

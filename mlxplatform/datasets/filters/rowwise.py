@@ -10,6 +10,7 @@ from typing import Any
 
 from mlxplatform.datasets import rowtext
 from mlxplatform.datasets.filters.language import guess
+from mlxplatform.datasets.filters.repetition import is_repetitive
 from mlxplatform.datasets.filters.settings import Filters
 from mlxplatform.datasets.templates.base import Template
 
@@ -60,6 +61,8 @@ def judge_row(row: Mapping[str, Any], filters: Filters, template: Template) -> V
     check_refusal = filters.refusals if filters.refusals is not None else template.needs_llm
     if check_refusal and is_refusal(said):
         return Verdict("refusal", said[:120], notes)
+    if filters.repetition and is_repetitive(said or rowtext.asked(row)):
+        return Verdict("repetitive", said[:120], notes)
     if filters.languages:
         language = guess(said or rowtext.asked(row))
         notes["language"] = language

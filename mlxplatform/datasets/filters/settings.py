@@ -30,6 +30,7 @@ class Filters(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     max_chars: int = 0
     languages: list[str] = []
     refusals: bool | None = None
+    repetition: bool = False
     pii: str = "off"
     schema: dict[str, Any] | None = None
     judge: Judge | None = None

@@ -41,6 +41,8 @@ class Good(NamedTuple):
     where: str
     form: str
     row: dict[str, Any] | bytes
+    #: Keys of the source's row that no training format uses.
+    left_out: frozenset[str] = frozenset()
 
 
 Read = Good | Problem
@@ -147,7 +149,7 @@ def _read(where: str, row: dict[str, Any], options: ImportOptions, name: str, sp
     field, why = shape.problem(converted)
     if why:
         return Problem(where, "bad_row", why, file=name, field=field)
-    return Good(split, name, where, form, converted)
+    return Good(split, name, where, form, converted, frozenset() if options.columns else convert.left_out(row, form))
 
 
 def mapped(row: dict[str, Any], columns: dict[str, str]) -> dict[str, Any]:

@@ -34,6 +34,8 @@ from mlxplatform.jobs.models import Job
 KEPT_PROBLEMS = 200
 #: Problems named in the job's error.
 SHOWN_PROBLEMS = 20
+#: Columns that were left out, of those the report names.
+SHOWN_COLUMNS = 20
 #: Rows between looks at the job's wishes, and between progress events.
 CHECK_ROWS, TELL_ROWS = 1_000, 20_000
 #: Bytes of lines gathered before they are written.
@@ -50,6 +52,7 @@ class Tally:
     used: int = 0
     bad: int = 0
     forms: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
     first_of: dict[str, str] = field(default_factory=dict)
     dropped: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
@@ -161,13 +164,15 @@ class Import:
             if isinstance(item, Problem):
                 tally.note(item)
                 continue
-            split, name, where, form, row = item
+            split, name, where, form, row, left_out = item
             if form not in tally.first_of:
                 tally.first_of[form] = f"{name} {where}".strip()
                 formats.add(convert.BECOMES.get(form, "messages"))
                 if len(formats) > 1 and not self.unify:
                     raise Mixed
             tally.forms[form] += 1
+            if left_out:
+                tally.left_out.update(left_out)
             if isinstance(row, bytes):
                 tally.used += 1
                 yield split, row
@@ -211,6 +216,7 @@ class Import:
             "problems": [{"message": str(problem), **asdict(problem)} for problem in tally.problems],
             "bad_rows": tally.bad,
             "source": self._source(),
+            "left_out": dict(tally.left_out.most_common(SHOWN_COLUMNS)),
         }
         self.version.report = report
         DatasetVersion.objects.filter(pk=self.version.pk).update(report=report)
@@ -271,6 +277,9 @@ class Import:
         version.notes = [finishing.NO_VALIDATION] if tally.used == 1 else []
         if tally.bad:
             version.notes.append(f"{tally.bad} of {tally.read} rows could not be used and were skipped.")
+        if tally.left_out:
+            named = ", ".join(f"{name} ({number} rows)" for name, number in tally.left_out.most_common(SHOWN_COLUMNS))
+            version.notes.append(f"Columns that no training format uses were left out: {named}.")
         version.report["seconds"] = round(time.monotonic() - self.started, 2)
         self.ctx.check()
         meta = finishing.meta_of(version)

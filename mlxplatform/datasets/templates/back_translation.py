@@ -17,6 +17,7 @@ from mlxplatform.datasets.templates.base import (
     system,
     user,
 )
+from mlxplatform.datasets.templates.examples import request_behind
 from mlxplatform.datasets.templates.parsing import score
 
 INSTRUCTION_TOKENS, GRADE_TOKENS = 200, 40
@@ -32,10 +33,7 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
     text = source.data
     guessed = await ask(
         "instruction",
-        [
-            system("You find out what somebody was asked."),
-            user(f"Write the instruction to which this text is the perfect answer. Reply with the instruction only.\n\n{text}"),
-        ],
+        request_behind(text),
         max_tokens=INSTRUCTION_TOKENS,
     )
     if not guessed.text:

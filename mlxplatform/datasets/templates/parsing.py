@@ -9,6 +9,9 @@ from typing import Any
 from mlxplatform.inference.contract import Constraint
 
 _BULLET = re.compile(r"^\s*(?:\d{1,3}\s*[.):]|[-*•‣])\s*(.+?)\s*$")
+#: A number that a model puts before an item although the list has its order: "1. Name a river".
+_NUMBERED = re.compile(r"^\s*\d{1,3}[.)]\s+(?=\S)")
+_QUESTION_MARKS = "?\uff1f\u061f"
 _QUOTES = "\"'“”‘’`"
 #: Brackets with nothing but text between them, for lists whose quotes do not match.
 _BRACKETS = re.compile(r"\[[^\[\]]*\]")
@@ -65,7 +68,7 @@ def string_list(text: str) -> list[str]:
             items = json.loads(span)
         except (ValueError, RecursionError):
             continue
-        found = [item.strip() for item in map(_item_text, items) if item and item.strip()]
+        found = [_NUMBERED.sub("", item).strip() for item in map(_item_text, items) if item and item.strip()]
         if found:
             return found
     lists = balanced_spans(text, "[") or _BRACKETS.findall(text)
@@ -86,6 +89,22 @@ def _item_text(item: Any) -> str | None:
         texts = [value for value in item.values() if isinstance(value, str)]
         return texts[0] if len(texts) == 1 else None
     return None
+
+
+def question_in(text: str) -> str:
+    """The question in what a model wrote when it was asked for one: without what it says before it.
+
+    "Here is one: How long is the Rhine?" is "How long is the Rhine?". A text without a question mark stays whole.
+    """
+    end = max(text.rfind(mark) for mark in _QUESTION_MARKS)
+    if end < 0:
+        return text.strip().strip(_QUOTES).strip()
+    asked = text[: end + 1].rsplit("\n", 1)[-1].strip().strip("*").strip()
+    _, colon, tail = asked.rpartition(": ")
+    tail = tail.strip().strip(_QUOTES).strip()
+    if colon and len(tail.split()) >= 3 and (tail[0].isupper() or not tail[0].isascii()):
+        return tail
+    return asked.strip(_QUOTES).strip()
 
 
 def list_of(count: int, longest: int = 300) -> Constraint:

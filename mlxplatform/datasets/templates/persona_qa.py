@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mlxplatform.datasets.templates.base import Ask, Draft, Drop, Field, Inputs, Source, Template, chat_row, lines, system, user
+from mlxplatform.datasets.templates.parsing import question_in
 
 QUESTION_TOKENS, ANSWER_TOKENS = 160, 600
 
@@ -30,13 +31,14 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
         ],
         max_tokens=QUESTION_TOKENS,
     )
-    if not question.text:
+    asked = question_in(question.text)
+    if not asked:
         return [Drop("empty_question", persona[:120])]
-    answer = await ask("answer", [user(question.text)], max_tokens=ANSWER_TOKENS)
+    answer = await ask("answer", [user(asked)], max_tokens=ANSWER_TOKENS)
     if not answer.text:
-        return [Drop("empty_answer", question.text[:120])]
+        return [Drop("empty_answer", asked[:120])]
     metadata = {"persona": persona, **({"topic": topic} if topic else {})}
-    return [chat_row(("user", question.text), ("assistant", answer.text), metadata=metadata)]
+    return [chat_row(("user", asked), ("assistant", answer.text), metadata=metadata)]
 
 
 TEMPLATE = Template(

@@ -18,6 +18,7 @@ from mlxplatform.datasets.templates.base import (
     system,
     user,
 )
+from mlxplatform.datasets.templates.examples import request_behind
 
 PROMPT_TOKENS, DRAFT_TOKENS = 160, 800
 FALLBACK_PROMPT = "Write a short, informative passage on this subject."
@@ -51,7 +52,7 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
     original = source.data
     guessed = await ask(
         "prompt",
-        [user(f"Which request would this text answer? Reply with the request only.\n\n{original}")],
+        request_behind(original),
         max_tokens=PROMPT_TOKENS,
     )
     prompt = guessed.text or FALLBACK_PROMPT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mlxplatform.datasets.filters.repetition import is_repetitive
 from mlxplatform.datasets.templates.base import (
     Ask,
     Draft,
@@ -23,6 +24,8 @@ from mlxplatform.datasets.templates.parsing import list_of, string_list
 #: Tokens granted per instruction asked for, so that a long list is not cut.
 TOKENS_PER_VARIANT = 64
 MIN_TOKENS = 512
+#: Other seeds shown as examples: their variety is what the model is to continue.
+EXAMPLES = 4
 
 
 def sources(inputs: Inputs) -> Iterator[Source | Drop]:
@@ -32,13 +35,15 @@ def sources(inputs: Inputs) -> Iterator[Source | Drop]:
 
 async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
     wanted = inputs["variants_per_seed"]
+    others = [seed for seed in lines(inputs["seeds"]) if seed != source.data][:EXAMPLES]
+    shown = "\n".join(f"- {seed}" for seed in [*others, source.data])
     answer = await ask(
         "variants",
         [
             system("You invent varied, self-contained instructions for training an assistant."),
             user(
-                f"Write {wanted} new instructions inspired by this one, each about something different:\n\n{source.data}\n\n"
-                "Answer with a JSON array of strings and nothing else."
+                f"Instructions somebody gave to an assistant:\n{shown}\n\nWrite {wanted} new instructions in the manner of the "
+                "last one, each about something different. Answer with a JSON array of strings and nothing else."
             ),
         ],
         max_tokens=max(MIN_TOKENS, TOKENS_PER_VARIANT * wanted),
@@ -47,7 +52,9 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
     found = string_list(answer.text)[:wanted]
     if not found:
         return [Drop("no_list", f"no list of instructions in {answer.text[:120]!r}")]
-    return [chat_row(("user", instruction), ("assistant", "")) for instruction in found]
+    return [
+        Drop("degenerate", text[:120]) if is_repetitive(text) else chat_row(("user", text), ("assistant", "")) for text in found
+    ]
 
 
 TEMPLATE = Template(
