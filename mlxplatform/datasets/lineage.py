@@ -15,7 +15,9 @@ LISTED = 50
 def lineage(dataset: Dataset) -> dict[str, Any]:
     """Parents of its versions, versions that continue them, datasets filled from it, and what was trained on it."""
     versions = list(dataset.versions.select_related("parent").defer("inputs").order_by("number"))
-    elsewhere = DatasetVersion.objects.filter(inputs__dataset_id__startswith=dataset.id, dataset__preview=False)
+    elsewhere = DatasetVersion.objects.filter(
+        inputs__dataset_id__startswith=dataset.id, dataset__preview=False, dataset__project=dataset.project
+    )
     jobs = Job.objects.filter(config__data__dataset=dataset.id, project=dataset.project).order_by("-created_at")[:LISTED]
     adapters = {adapter.job: adapter for adapter in Adapter.objects.filter(job__in=[job.id for job in jobs])}
     return {
