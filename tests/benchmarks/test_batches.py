@@ -185,7 +185,7 @@ def test_chat_beside_a_batch(starter_stack: Stack) -> None:
     idle = [first_token_ms(starter_stack, n)[0] for n in range(1, CHATS)]
     batch_id = start_batch(starter_stack, STARTER, 2000, 64)
     wait_for(starter_stack, batch_id, "in_progress")
-    eventually(lambda: starter_stack.openai().batches.retrieve(batch_id).request_counts.completed > 16, seconds=120)
+    eventually(lambda: starter_stack.openai().batches.retrieve(batch_id).request_counts.completed >= 8, seconds=600)
     busy, gaps = [], []
     for n in range(CHATS, 2 * CHATS):
         first, between = first_token_ms(starter_stack, n)
@@ -206,7 +206,7 @@ def test_cancelling_a_running_batch(stack: Stack) -> None:
     taken = []
     for _ in range(CANCELS):
         batch_id = start_batch(stack, MODEL, 300, 200)
-        eventually(lambda batch_id=batch_id: stack.openai().batches.retrieve(batch_id).request_counts.completed > 0)
+        eventually(lambda batch_id=batch_id: stack.openai().batches.retrieve(batch_id).request_counts.completed > 0, seconds=120)
         logged, began = len(stack.logs("gpu")), datetime.now(UTC)
         stack.openai().batches.cancel(batch_id)
         wait_for(stack, batch_id, "cancelled", every=0.1)
