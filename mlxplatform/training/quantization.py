@@ -11,12 +11,12 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
+from mlxplatform.http.fields import Field, invalid, read
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.placement import model_not_found
 from mlxplatform.jobs import service
 from mlxplatform.jobs.models import Job
 from mlxplatform.library import local_models, names
-from mlxplatform.training.fields import Field, invalid, read
 
 KIND = "quantize"
 
@@ -38,9 +38,34 @@ MODES = {
 #: Layer recipes and the width they start from.
 RECIPES = {"mixed_2_6": 2, "mixed_3_4": 3, "mixed_3_6": 3, "mixed_4_6": 4}
 
+#: Architectures whose blocks mlx-lm's AWQ knows.
+AWQ_ARCHITECTURES = frozenset(
+    {"llama", "mistral", "ministral3", "mistral3", "llava", "qwen2", "qwen3", "gemma3_text", "gemma3", "deepseek_v2"}
+)
+
+
+@dataclass(frozen=True)
+class Method:
+    """How bits are found. ``bits`` it can pack to; ``copies`` of the dense model it holds at once."""
+
+    bits: tuple[int, ...]
+    copies: int
+    doc: str
+
+
+#: plain rounds each weight to the nearest; the others are mlx-lm's, and look at calibration text first.
+METHODS = {
+    "plain": Method((4, 2, 3, 5, 6, 8), 1, "rounds each weight"),
+    "awq": Method((4, 2, 3, 5, 6, 8), 2, "scales inputs that matter, clips outliers"),
+    "gptq": Method((4, 2, 8), 3, "lets later columns make up for earlier rounding"),
+    "dwq": Method((4, 2, 3, 5, 6), 4, "trains scales until the copy says what the original says"),
+    "dynamic": Method((4, 2, 3, 5, 6, 8), 4, "two widths, by gradient; needs target_bpw"),
+}
+
 FIELDS = (
     Field("model", "text", required=True, high=128, doc="Id of the model to quantize"),
     Field("output", "text", high=128, doc="Name of the new model; made from the old one's when absent"),
+    Field("method", "text", "plain", choices=tuple(METHODS), doc="How weights are rounded; all but plain read calibration text"),
     Field("mode", "text", "affine", choices=tuple(MODES), doc="How weights are packed"),
     Field("bits", "int", doc="Bits per weight; the mode's default when absent"),
     Field("group_size", "int", doc="Weights that share a scale; the mode's default when absent"),
@@ -74,6 +99,10 @@ def check(body: dict[str, Any]) -> dict[str, Any]:
         raise model_not_found(order["model"])
     if model.kind != "chat":
         raise invalid("model", "Only chat models can be quantized.")
+    if order["method"] == "awq" and model.architecture not in AWQ_ARCHITECTURES:
+        known = ", ".join(sorted(AWQ_ARCHITECTURES))
+        message = f"awq does not know the architecture {model.architecture}; it knows {known}."
+        raise Refusal(501, "unsupported_execution", message, param="method")
     order["output"] = order["output"] or default_name(model.id, order)
     names.check(order["output"], "output")
     order["dtype"] = order["dtype"] or ("bfloat16" if model.dtype in {"float32", "unknown"} else model.dtype)
@@ -83,6 +112,8 @@ def check(body: dict[str, Any]) -> dict[str, Any]:
 
 def _settle_scheme(order: dict[str, Any]) -> None:
     mode = MODES[order["mode"]]
+    if order["method"] != "plain":
+        _settle_learned(order)
     if order["recipe"]:
         if order["mode"] != "affine":
             raise invalid("recipe", "recipe goes with mode affine only.")
@@ -91,11 +122,29 @@ def _settle_scheme(order: dict[str, Any]) -> None:
         order["bits"] = RECIPES[order["recipe"]]
     if order["target_bpw"] is not None or order["candidate_bits"] is not None:
         _settle_mixed(order)
-    for name, allowed in (("bits", mode.bits), ("group_size", mode.group_sizes)):
+    bits = tuple(width for width in METHODS[order["method"]].bits if width in mode.bits)
+    for name, allowed in (("bits", bits), ("group_size", mode.group_sizes)):
         if order[name] is None:
             order[name] = allowed[0]
         elif order[name] not in allowed:
-            raise invalid(name, f"{name} must be one of {', '.join(map(str, sorted(allowed)))} for mode {order['mode']}.")
+            owner = f"mode {order['mode']}" if order["method"] == "plain" else f"method {order['method']}"
+            raise invalid(name, f"{name} must be one of {', '.join(map(str, sorted(allowed)))} for {owner}.")
+
+
+def _settle_learned(order: dict[str, Any]) -> None:
+    method = order["method"]
+    if order["mode"] != "affine":
+        raise invalid("mode", f"method {method} goes with mode affine only.")
+    if order["recipe"] is not None:
+        raise invalid("recipe", f"recipe does not go with method {method}.")
+    if method == "dynamic" and order["target_bpw"] is None:
+        raise Refusal(400, "missing_required_parameter", "method dynamic needs target_bpw.", param="target_bpw")
+    if method != "dynamic":
+        for name in ("target_bpw", "candidate_bits"):
+            if order[name] is not None:
+                raise invalid(name, f"{name} goes with method plain or dynamic.")
+    elif order["candidate_bits"] is not None and len(order["candidate_bits"]) != 2:
+        raise invalid("candidate_bits", "method dynamic chooses between exactly two widths.")
 
 
 def _settle_mixed(order: dict[str, Any]) -> None:
@@ -122,6 +171,8 @@ def default_name(model_id: str, order: dict[str, Any]) -> str:
     stem = model_id
     for suffix in ("-fp32", "-fp16", "-bf16", "-float32", "-bfloat16"):
         stem = stem.removesuffix(suffix)
+    if order["method"] == "dynamic":
+        return f"{stem}-dynamic-{order['target_bpw']:g}bpw"
     if order["target_bpw"] is not None:
         return f"{stem}-mixed-{order['target_bpw']:g}bpw"
     if order["recipe"]:
@@ -129,7 +180,8 @@ def default_name(model_id: str, order: dict[str, Any]) -> str:
     if order["mode"] != "affine":
         return f"{stem}-{order['mode']}"
     group = "" if order["group_size"] == MODES["affine"].group_sizes[0] else f"-g{order['group_size']}"
-    return f"{stem}-{order['bits']}bit{group}"
+    method = "" if order["method"] == "plain" else f"-{order['method']}"
+    return f"{stem}{method}-{order['bits']}bit{group}"
 
 
 def submit(order: dict[str, Any], *, project: str, created_by: str, idempotency_key: str | None = None) -> Job:
@@ -146,8 +198,9 @@ def submit(order: dict[str, Any], *, project: str, created_by: str, idempotency_
 
 
 def estimate_bytes(parameters: int, order: dict[str, Any]) -> int:
-    """Memory the job will want: the dense float32 copy that is measured, which outweighs the packing itself."""
-    per_weight = 4 if order["report"] else 2 + order["bits"] / 8
+    """Memory the job will want: dense float32 copies, the one that is measured or those its method works on."""
+    copies = METHODS[order.get("method", "plain")].copies
+    per_weight = 4 * copies if order["report"] or copies > 1 else 2 + order["bits"] / 8
     return int(parameters * per_weight * 1.2)
 
 

@@ -21,7 +21,7 @@ from mlxplatform.library import local_models
 from mlxplatform.training import quantization
 from mlxplatform.training.models import QualityReport
 from tests.fixtures import tiny_model
-from tests.fixtures.trainer_jobs import logs, run_to_end, stages, start, trainer_worker, wait_until
+from tests.fixtures.trainer_jobs import logs, payloads, run_to_end, stages, start, trainer_worker, wait_until
 from workers.tasks import trainer_child
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("broker")]
@@ -74,6 +74,48 @@ def test_fewer_bits_are_smaller_and_differ_more(worker: Pulse) -> None:
     divergences = [report["quality"]["kl"]["mean"] for report in reports]
     assert sizes == sorted(sizes, reverse=True)
     assert divergences == sorted(divergences)
+
+
+@pytest.mark.parametrize(
+    ("fields", "output"),
+    [
+        ({"method": "awq", "bits": 3, "group_size": 32}, "tiny-awq-3bit-g32"),
+        ({"method": "gptq", "bits": 4, "group_size": 32}, "tiny-gptq-4bit-g32"),
+        ({"method": "dwq", "bits": 3, "group_size": 32}, "tiny-dwq-3bit-g32"),
+        ({"method": "dynamic", "target_bpw": 6.0, "group_size": 32}, "tiny-dynamic-6bpw"),
+    ],
+    ids=lambda value: value["method"] if isinstance(value, dict) else "",
+)
+def test_methods_that_read_calibration_text_run_offline_and_publish(worker: Pulse, fields: dict[str, Any], output: str) -> None:
+    job = run_to_end(worker, order(**fields))
+
+    assert job.state == "done", job.error
+    model = local_models.find(output, settings.HOME)
+    assert model is not None and model.quantization is not None and model.dtype == "bfloat16"
+    assert job.result["learning"]["method"] == fields["method"] == job.result["scheme"]["method"]
+    quality = job.result["quality"]
+    assert quality["calibration_sha256"] not in {None, quality["evaluation_sha256"]}
+    assert quality["kl"]["mean"] < 1.5 and job.result["bits_per_weight"] < 8
+    steps = [payload for payload in payloads(job, "stage") if payload["stage"] == "quantize"]
+    assert len(steps) >= 2 and steps[-1]["total"] >= 2  # by blocks, layers or batches, not one leap
+
+
+def test_a_method_that_is_stopped_between_two_blocks_leaves_nothing(worker: Pulse, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = order(method="gptq", bits=4, report=False)
+    forward = trainer_child.Run._forward
+
+    def cancel_within(run: trainer_child.Run, event: dict[str, Any]) -> None:
+        within = event.get("name") == "quantize"
+        forward(run, event)
+        if within and not run.ctx.cancelled:
+            service.cancel(job.id, "test")
+
+    monkeypatch.setattr(trainer_child.Run, "_forward", cancel_within)
+
+    job = run_to_end(worker, job)
+
+    assert job.state == "cancelled"
+    assert [path.name for path in MODELS.iterdir()] == ["tiny"]
 
 
 def test_layers_the_group_size_does_not_divide_stay_and_are_named(worker: Pulse) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,6 +44,9 @@ def check(**fields: Any) -> dict[str, Any]:
         ({"recipe": "mixed_3_6"}, ("affine", 3, 64), "tiny-quant-mixed-3-6"),
         ({"target_bpw": 5.5}, ("affine", 4, 64), "tiny-quant-mixed-5.5bpw"),
         ({"target_bpw": 4, "candidate_bits": [8, 3]}, ("affine", 3, 64), "tiny-quant-mixed-4bpw"),
+        ({"method": "awq", "bits": 3}, ("affine", 3, 64), "tiny-quant-awq-3bit"),
+        ({"method": "dwq"}, ("affine", 4, 64), "tiny-quant-dwq-4bit"),
+        ({"method": "dynamic", "target_bpw": 5}, ("affine", 4, 64), "tiny-quant-dynamic-5bpw"),
         ({"output": "models/mine"}, ("affine", 4, 64), "mine"),
         ({"out_dir": "somebody/mine"}, ("affine", 4, 64), "somebody/mine"),
     ],
@@ -73,6 +81,14 @@ def test_defaults_follow_the_mode(fields: dict[str, Any], scheme: tuple[str, int
         ({"target_bpw": 5, "candidate_bits": [4]}, "candidate_bits"),
         ({"target_bpw": 5, "candidate_bits": [4, 7]}, "candidate_bits"),
         ({"candidate_bits": [4, 8]}, "candidate_bits"),
+        ({"method": "hqq"}, "method"),
+        ({"method": "gptq", "bits": 3}, "bits"),
+        ({"method": "dwq", "bits": 8}, "bits"),
+        ({"method": "awq", "mode": "mxfp4"}, "mode"),
+        ({"method": "awq", "recipe": "mixed_3_6"}, "recipe"),
+        ({"method": "gptq", "target_bpw": 5}, "target_bpw"),
+        ({"method": "dynamic"}, "target_bpw"),
+        ({"method": "dynamic", "target_bpw": 5, "candidate_bits": [3, 4, 8]}, "candidate_bits"),
         ({"report": "yes"}, "report"),
         ({"output": "../x"}, "output"),
         ({"output": "/x"}, "output"),
@@ -118,3 +134,22 @@ def test_of_two_orders_for_one_name_exactly_one_becomes_a_job() -> None:
     assert list(Job.objects.values_list("id", flat=True)) == [first.id]
     names.job_ended(first)
     assert quantization.submit(check(output="wanted"), project="default", created_by="b")
+
+
+def test_methods_know_what_mlx_lms_do() -> None:
+    source = Path(importlib.util.find_spec("mlx_lm").submodule_search_locations[0]) / "quant" / "awq.py"  # type: ignore[union-attr, index]
+    table = source.read_text().split("AWQ_MODEL_CONFIGS = {")[1].split("}")[0]
+    assert set(re.findall(r'^ +"(\w+)":', table, re.M)) == quantization.AWQ_ARCHITECTURES
+
+
+def test_an_architecture_awq_does_not_know_is_501_and_named() -> None:
+    folder = tiny_model.install(settings.HOME, "tiny-other")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "olmo2"}))
+
+    with pytest.raises(Refusal) as refused:
+        quantization.check({"model": "tiny-other", "method": "awq"})
+
+    assert (refused.value.status, refused.value.param) == (501, "method")
+    assert "olmo2" in refused.value.message and "llama" in refused.value.message
+    shutil.rmtree(folder)

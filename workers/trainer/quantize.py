@@ -19,7 +19,7 @@ from mlx.utils import tree_unflatten
 
 from mlxplatform.library import publication
 from workers.engine import platform
-from workers.trainer import allocation, model_files, quality, report, sensitivity
+from workers.trainer import allocation, learned, model_files, quality, report, sensitivity
 from workers.trainer.control import Control
 from workers.trainer.report import Explained
 
@@ -44,10 +44,16 @@ def run(task: dict[str, Any], control: Control) -> dict[str, Any]:
         evaluation.measure_reference(_share(control, "reference", 0.0, _REFERENCE))
     started = time.perf_counter()
     weights_before, count = model_files.tensor_bytes(model), model_files.weight_count(model)
-    choice, mixed = _choice(task, model), None
-    if task["target_bpw"] is not None:
-        choice, mixed = _by_sensitivity(task, source, control)
-    kept = quantize_layers(model, config, choice, task, _share(control, "quantize", _REFERENCE, _LAYERS))
+    calibration, mixed, learning = None, None, None
+    if task.get("method") in learned.METHODS:
+        del model
+        model, kept, learning, calibration = _by_learning(task, source, config, control)
+    else:
+        choice = _choice(task, model)
+        if task["target_bpw"] is not None:
+            choice, mixed = _by_sensitivity(task, source, control)
+            calibration = mixed["calibration_sha256"]
+        kept = quantize_layers(model, config, choice, task, _share(control, "quantize", _REFERENCE, _LAYERS))
     config["torch_dtype"] = task["dtype"]
     size = model_files.tensor_bytes(model)
     at = _REFERENCE + _LAYERS
@@ -67,6 +73,7 @@ def run(task: dict[str, Any], control: Control) -> dict[str, Any]:
             "baseline_bits_per_weight": round(weights_before * 8 / count, 4),
             "kept_layers": kept,
             "mixed": mixed,
+            "learning": learning,
             "quantize_s": round(seconds, 3),
             "peak_bytes": mx.get_peak_memory(),
         }
@@ -74,7 +81,7 @@ def run(task: dict[str, Any], control: Control) -> dict[str, Any]:
             at += _WRITE
             report.stage("check", at, "Reading the new model back and comparing.")
             result["quality"] = evaluation.compare(folder, _share(control, "check", at, _CHECK))
-            result["quality"]["calibration_sha256"] = mixed["calibration_sha256"] if mixed else None
+            result["quality"]["calibration_sha256"] = calibration
         else:
             _read_back(folder)
         control.between_steps()
@@ -167,6 +174,27 @@ def _choice(task: dict[str, Any], model: nn.Module) -> Choice:
     return uniform
 
 
+def _by_learning(
+    task: dict[str, Any], source: Path, config: dict[str, Any], control: Control
+) -> tuple[nn.Module, list[dict[str, Any]], dict[str, Any], str]:
+    """Pack a copy by one of mlx-lm's methods; answers it, the layers left whole, what the method says, and its text's hash."""
+    task["work_dtype"] = "float32" if task["device"] == "cpu" else task["dtype"]
+    task["architecture"] = config["model_type"]
+    model, _ = model_files.load(source, dense=True, dtype=task["work_dtype"])
+    mx.eval(model.parameters())
+    data = learned.Calibration.of(source)
+    report.stage("calibrate", _REFERENCE, f"{task['method'].upper()} on {data.windows.size} tokens of calibration text.")
+    step = _share(control, "quantize", _REFERENCE, _LAYERS)
+    facts = learned.METHODS[task["method"]](model, task, data, step)
+    model_files.cast(model, task["dtype"])
+    default = {"group_size": task["group_size"], "bits": task["bits"], "mode": task["mode"]}
+    config["quantization"], whole = learned.entries(model, default)
+    config["quantization_config"] = config["quantization"]
+    shapes = {path: list(module.weight.shape) for path, module in _layers(model)}
+    kept = [{"layer": path, "shape": shapes[path], "reason": "group size does not divide its width"} for path in whole]
+    return model, kept, {"method": task["method"], "tokens": data.windows.size, **facts}, data.sha256
+
+
 def _by_sensitivity(task: dict[str, Any], source: Path, control: Control) -> tuple[Choice, dict[str, Any]]:
     """Measure the layers of a dense copy, and spread the bits; answers the choice and what to report of it."""
     model, _ = model_files.load(source, dense=True, dtype="float32" if task["device"] == "cpu" else task["dtype"])
@@ -199,7 +227,9 @@ def _by_sensitivity(task: dict[str, Any], source: Path, control: Control) -> tup
 
 def _scheme(task: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: task[name] for name in ("mode", "bits", "group_size", "recipe", "target_bpw", "dtype") if task.get(name) is not None
+        name: task[name]
+        for name in ("method", "mode", "bits", "group_size", "recipe", "target_bpw", "dtype")
+        if task.get(name) is not None
     }
 
 

@@ -1,4 +1,4 @@
-"""Fields of a training order: a table of names, types, limits and defaults, and one function that applies it.
+"""Fields of an order: a table of names, types, limits and defaults, and one function that applies it.
 
 An absent field and ``null`` both mean the default. Types are strict ("4" is no number, true is no number),
 unknown names are refused, and every refusal names the field and what is allowed.
