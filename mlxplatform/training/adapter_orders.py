@@ -8,16 +8,17 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
+from mlxplatform.http.fields import Field, invalid, read
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs import service
 from mlxplatform.jobs.models import Job
 from mlxplatform.library import local_models, names
 from mlxplatform.training import registry
-from mlxplatform.training.fields import Field, invalid, read
 from mlxplatform.training.models import Adapter
 
 FUSE, MERGE, EXPORT = "fuse", "merge_adapters", "export_adapter"
-FORMATS = ("peft",)
+#: peft and safetensors are the adapter itself, gguf is base and adapter as one file.
+FORMATS = ("peft", "safetensors", "gguf")
 
 
 def check_fuse(body: dict[str, Any], project: str | None) -> dict[str, Any]:
@@ -71,11 +72,43 @@ def check_merge(body: dict[str, Any], project: str | None) -> dict[str, Any]:
 def check_export(body: dict[str, Any], project: str | None) -> dict[str, Any]:
     """
     Raises:
-        Refusal: no such adapter or format.
+        Refusal: no such adapter or format, or 501 one that the format cannot hold.
     """
     fields = (Field("adapter", "text", required=True, high=255), Field("format", "text", "peft", choices=FORMATS))
     order = read(body, fields, ignore=("idempotency_key",))
-    return {"adapter": _lora(order["adapter"], project, "adapter").id, "format": order["format"]}
+    if order["format"] != "gguf":
+        adapter = _lora(order["adapter"], project, "adapter")
+        if order["format"] == "peft" and adapter.fine_tune_type != "lora":
+            message = "Only plain LoRA adapters can be written for PEFT; format safetensors takes any."
+            raise Refusal(501, "unsupported_execution", message, param="format")
+        return {"adapter": adapter.id, "format": order["format"]}
+    adapter = registry.find(order["adapter"], project)
+    model = local_models.find(adapter.model or adapter.base_model, settings.HOME)
+    if model is None or (not adapter.model and model.revision != adapter.base_revision):
+        raise Refusal(
+            400, "base_model_missing", f"The adapter's base {adapter.base_model} is not here as it was.", param="adapter"
+        )
+    if not adapter.model:
+        registry.folder_of(adapter)
+    obstacle = gguf_obstacle(model.config)
+    if obstacle:
+        raise Refusal(501, "unsupported_execution", f"{model.id} cannot be written as GGUF: {obstacle}.", param="format")
+    return {"adapter": adapter.id, "format": "gguf", "model": model.id, "revision": model.revision}
+
+
+def gguf_obstacle(config: dict[str, Any]) -> str:
+    """Why a model cannot be written as a Llama-type GGUF file; empty when its configuration allows it."""
+    kind = config.get("model_type")
+    if kind != "llama":
+        return f"its architecture is {kind}, and only llama is written"
+    if config.get("rope_scaling"):
+        return "it scales rope"
+    heads, width = config.get("num_attention_heads"), config.get("hidden_size")
+    if not isinstance(heads, int) or not isinstance(width, int) or heads < 1 or width % heads:
+        return "its configuration does not say how wide its heads are"
+    if config.get("head_dim") not in {None, width // heads}:
+        return "its heads are not of the usual width"
+    return ""
 
 
 def submit(kind: str, order: dict[str, Any], *, project: str, created_by: str, idempotency_key: str | None) -> Job:

@@ -35,6 +35,7 @@ class TrainingConfig(AppConfig):
             ("fuse", "workers.tasks.adapters:fuse", "Fuse an adapter"),
             ("merge_adapters", "workers.tasks.adapters:merge", "Merge adapters"),
             ("export_adapter", "workers.tasks.adapters:export", "Export an adapter"),
+            ("evaluate_adapter", "workers.tasks.evaluation:evaluate", "Evaluate an adapter"),
         ):
             register(JobKind(kind, runner, queue="gpujobs", title=title, ended="mlxplatform.library.names:job_ended"))
         from mlxplatform.files import service as files

@@ -9,9 +9,9 @@ from mlxplatform.datasets import publish
 from mlxplatform.datasets.models import Dataset, DatasetVersion
 from mlxplatform.files import blobs, jsonl, service
 from mlxplatform.files.models import StoredFile
+from mlxplatform.http.fields import invalid
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.training import rows
-from mlxplatform.training.fields import invalid
 
 #: The purpose an uploaded training file must have.
 PURPOSE = "fine-tune"

@@ -11,13 +11,13 @@ from django.http import HttpRequest
 
 from mlxplatform.accounts import audit
 from mlxplatform.http.body import read_json
+from mlxplatform.http.fields import Field, read
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs import queries
 from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.states import TERMINAL
-from mlxplatform.training import adapter_orders, data, finetuning, registry
+from mlxplatform.training import adapter_orders, blind, data, evaluation, finetuning, registry
 from mlxplatform.training.curves import curve_of
-from mlxplatform.training.fields import Field, read
 from mlxplatform.training.models import TrainingRun
 from mlxplatform.training.views import actor_of, earlier_job, idempotency_key, project_of
 
@@ -98,6 +98,10 @@ async def export(request: HttpRequest) -> dict[str, Any]:
     return await _order(request, adapter_orders.EXPORT, adapter_orders.check_export)
 
 
+async def evaluate(request: HttpRequest) -> dict[str, Any]:
+    return await _order(request, evaluation.KIND, evaluation.check)
+
+
 async def _order(request: HttpRequest, kind: str, check: Check) -> dict[str, Any]:
     body = await read_json(request)
 
@@ -144,7 +148,9 @@ def adapters(request: HttpRequest) -> dict[str, Any]:
 
 
 def adapter_detail(request: HttpRequest, adapter_id: str) -> dict[str, Any]:
-    return {"ok": True, "adapter": registry.adapter_json(registry.find(adapter_id, project_filter(request)))}
+    adapter = registry.find(adapter_id, project_filter(request))
+    votes = blind.tallies(adapter.project, adapter.model or adapter.name)
+    return {"ok": True, "adapter": {**registry.adapter_json(adapter), "blind": votes}}
 
 
 def adapter_delete(request: HttpRequest, adapter_id: str) -> dict[str, Any]:
@@ -154,6 +160,23 @@ def adapter_delete(request: HttpRequest, adapter_id: str) -> dict[str, Any]:
         audit.record(actor_of(request), "adapter.delete", adapter.id, project=adapter.project, before={"name": adapter.name})
         registry.remove(adapter)
     return {"ok": True, "deleted": shown["id"]}
+
+
+def comparisons(request: HttpRequest) -> dict[str, Any]:
+    """Blind votes by pair: ``?model=`` for the pairs of one name."""
+    return {"ok": True, "pairs": blind.tallies(project_filter(request), request.GET.get("model", ""))}
+
+
+async def vote(request: HttpRequest) -> dict[str, Any]:
+    """One blind vote: ``{models: [a, b], winner: a | b | null, question?}``; answers the pair's tally."""
+    body = await read_json(request)
+
+    def count() -> dict[str, Any]:
+        made = blind.vote(body, project=project_of(request), created_by=actor_of(request))
+        found = blind.tallies(project_filter(request), made.first)
+        return {"ok": True, "pair": next(pair for pair in found if pair["models"] == [made.first, made.second])}
+
+    return await sync_to_async(count)()
 
 
 def find_job(request: HttpRequest, job_id: str) -> Job:

@@ -11,13 +11,13 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
+from mlxplatform.http.fields import Field, invalid, read
 from mlxplatform.inference.placement import model_not_found
 from mlxplatform.jobs import service
 from mlxplatform.jobs.models import Job
 from mlxplatform.library import local_models, names
 from mlxplatform.library.local_models import LocalModel
 from mlxplatform.training import data
-from mlxplatform.training.fields import Field, invalid, read
 from mlxplatform.training.models import Adapter, TrainingRun
 
 KIND = "finetune"

@@ -74,3 +74,23 @@ class Adapter(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class BlindVote(models.Model):
+    """Which of two models a person preferred without knowing which was which."""
+
+    project = models.CharField(max_length=64, default="default", db_index=True)
+    #: The two names in alphabetical order, so that a pair is one pair.
+    first = models.CharField(max_length=255, db_index=True)
+    second = models.CharField(max_length=255, db_index=True)
+    #: The preferred name; empty for neither.
+    winner = models.CharField(max_length=255, default="", blank=True)
+    question = models.TextField(default="", blank=True)
+    created_by = models.CharField(max_length=150, default="", blank=True)
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+
+    def __str__(self) -> str:
+        return f"{self.first} against {self.second}"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 
 from mlxplatform.files import jsonl
 from mlxplatform.inference.contract import Message, Tool, ToolCall
@@ -284,3 +285,10 @@ def _filled(value: Any, name: str) -> str:
 def _listed(names: Any) -> str:
     shown = sorted(map(str, names))[:8]
     return ", ".join(name[:40] for name in shown) or "nothing"
+
+
+def split(found: list[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:
+    """(train, valid), disjoint; the share is rounded down, so few rows give no validation set rather than no training."""
+    count = int(len(found) * share)
+    chosen = set(np.random.Generator(np.random.PCG64(seed)).permutation(len(found))[:count].tolist())
+    return [r for n, r in enumerate(found) if n not in chosen], [r for n, r in enumerate(found) if n in chosen]

@@ -19,6 +19,7 @@ urlpatterns = [
     path("api/finetune/fuse", endpoint(POST=finetune_views.fuse)),
     path("api/finetune/merge", endpoint(POST=finetune_views.merge)),
     path("api/finetune/export", endpoint(POST=finetune_views.export)),
+    path("api/finetune/evaluate", endpoint(POST=finetune_views.evaluate)),
     path("api/finetune/<str:job_id>/finish", endpoint(POST=finetune_views.finish)),
     path("api/finetune/<str:job_id>/curve", endpoint(GET=finetune_views.curve)),
     path("v1/fine_tuning/jobs", endpoint(GET=openai.jobs, POST=openai.create)),
@@ -26,6 +27,7 @@ urlpatterns = [
     *(path(f"{_JOB}/{action}", endpoint(POST=openai.act), {"action": action}) for action in ("cancel", "pause", "resume")),
     path(f"{_JOB}/events", endpoint(GET=openai.events)),
     path(f"{_JOB}/checkpoints", endpoint(GET=openai.checkpoints)),
+    path("api/comparisons", endpoint(GET=finetune_views.comparisons, POST=finetune_views.vote)),
     path("api/adapters", endpoint(GET=finetune_views.adapters)),
     path("api/adapters/<path:adapter_id>", endpoint(GET=finetune_views.adapter_detail, DELETE=finetune_views.adapter_delete)),
 ]

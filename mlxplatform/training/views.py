@@ -11,11 +11,11 @@ from django.http import HttpRequest
 
 from mlxplatform.accounts import audit
 from mlxplatform.http.body import read_json
+from mlxplatform.http.fields import invalid
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs.models import Job
 from mlxplatform.library import local_models
 from mlxplatform.training import quantization, reports
-from mlxplatform.training.fields import invalid
 from mlxplatform.training.models import QualityReport
 
 

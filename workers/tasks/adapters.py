@@ -18,6 +18,8 @@ from mlxplatform.training.models import Adapter
 from workers.tasks.trainer_child import Run
 from workers.tasks.training import RefusalsExplained, base_model, machine, preflight
 
+#: Memory of one weight while a whole model is exported: float32, and the float16 that is written.
+_EXPORT_BYTES = 6.5
 #: Bytes of an exported file read at once.
 _PIECE = 1 << 20
 
@@ -85,15 +87,29 @@ def merge(ctx: JobContext) -> dict[str, Any]:
 
 
 def export(ctx: JobContext) -> dict[str, Any]:
-    """Write an adapter the way PEFT reads it, as files to download."""
+    """Write an adapter, alone or with its base, in a format others read, as files to download."""
     order = ctx.config
     with RefusalsExplained():
         adapter = registry.find(order["adapter"], None)
-        folder = registry.folder_of(adapter)
+        folders = [] if adapter.model else [registry.folder_of(adapter)]
     work = paths.training_dir(settings.HOME) / ctx.job_id
-    task = {**machine(), "task": "export", "job": ctx.job_id, "paths": [str(folder)], "work": str(work)}
+    task = {
+        **machine(),
+        "task": "export",
+        "job": ctx.job_id,
+        "format": order["format"],
+        "paths": [str(folder) for folder in folders],
+        "work": str(work),
+        "name": adapter.name,
+    }
+    needed = 0
+    if order["format"] == "gguf":
+        model = base_model(order["model"], order["revision"])
+        needed = int(model.parameters * _EXPORT_BYTES)
+        preflight(needed)
+        task["source"] = str(model.path)
     try:
-        result = Run(ctx, task, 0, "export an adapter").result()
+        result = Run(ctx, task, needed, "export an adapter").result()
         kept = [
             files.store(_pieces(work / name), name, "fine-tune-results", project=ctx.project, created_by="")
             for name in result["files"]
@@ -103,7 +119,8 @@ def export(ctx: JobContext) -> dict[str, Any]:
     shown = [
         {"id": file.id, "filename": file.filename, "bytes": file.bytes, "url": f"/v1/files/{file.id}/content"} for file in kept
     ]
-    manifest = {"version": 1, "base_model": adapter.base_model, "adapter": adapter.id, "method": adapter.method, "format": "peft"}
+    manifest = {"version": 1, "base_model": adapter.base_model, "adapter": adapter.id, "method": adapter.method}
+    manifest |= {"format": order["format"]}
     return {"files": shown, "manifest": manifest}
 
 

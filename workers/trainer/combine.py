@@ -1,4 +1,4 @@
-"""Tasks ``merge`` and ``export``: adapters combined into one, or written the way PEFT reads them.
+"""Tasks ``merge`` and ``export``: adapters combined into one, or written the way PEFT, mlx-lm or llama.cpp read them.
 
 Merging concatenates along the rank: the sum of the adapters' effects, exactly, with each one's scale (and
 weight) folded into its B matrix, so that the result's scale is 1.
@@ -7,13 +7,14 @@ weight) folded into its B matrix, so that the result's scale is 1.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
 from mlxplatform.library import publication
-from workers.trainer import adapters, report
+from workers.trainer import adapters, export_gguf, fuse, model_files, report
 from workers.trainer.control import Control
 from workers.trainer.report import Explained
 
@@ -23,7 +24,12 @@ _PEFT = {"lora_a": "lora_A.weight", "lora_b": "lora_B.weight"}
 
 
 def run(task: dict[str, Any], control: Control) -> dict[str, Any]:
-    return _merge(task) if task["task"] == "merge" else _export(task)
+    if task["task"] == "merge":
+        return _merge(task)
+    Path(task["work"]).mkdir(parents=True, exist_ok=True)
+    if task["format"] == "gguf":
+        return _gguf(task, control)
+    return _safetensors(task) if task["format"] == "safetensors" else _peft(task)
 
 
 def _merge(task: dict[str, Any]) -> dict[str, Any]:
@@ -81,11 +87,32 @@ def _merge(task: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _export(task: dict[str, Any]) -> dict[str, Any]:
+def _gguf(task: dict[str, Any], control: Control) -> dict[str, Any]:
+    """The base with the adapter's effect in its weights, as one file for llama.cpp and its kin."""
+    source = Path(task["source"])
+    report.stage("load", 0.1, "Loading the model and the adapter.")
+    model, _ = model_files.load(source, dense=True, dtype="float32")
+    if task["paths"]:
+        adapters.mount(model, Path(task["paths"][0]))
+        fuse.fuse_layers(model, control)
+    name = "model-f16.gguf"
+    return {"files": [name], "tensors": export_gguf.write(Path(task["work"]) / name, model, source, task["name"])}
+
+
+def _safetensors(task: dict[str, Any]) -> dict[str, Any]:
+    """The adapter as it is, for mlx-lm; looked through first."""
+    source, target = Path(task["paths"][0]), Path(task["work"])
+    adapters.read_config(source)
+    weights: Any = mx.load(str(source / adapters.WEIGHTS))
+    for name in (adapters.WEIGHTS, adapters.CONFIG):
+        shutil.copyfile(source / name, target / name)
+    return {"files": [adapters.WEIGHTS, adapters.CONFIG], "tensors": len(weights)}
+
+
+def _peft(task: dict[str, Any]) -> dict[str, Any]:
     source, target = Path(task["paths"][0]), Path(task["work"])
     config = adapters.read_config(source)
     parameters = config["lora_parameters"]
-    target.mkdir(parents=True, exist_ok=True)
     tensors = {}
     for name, (a, b) in _pairs(source).items():
         tensors[f"base_model.model.{name}.{_PEFT['lora_a']}"] = mx.contiguous(a.T)

@@ -279,7 +279,7 @@ def _collect(task: dict[str, Any]) -> tuple[Collected, Collected]:
     train_rows = list(rows.read(Path(task["train"]), tuple(task["formats"])))
     valid_rows = list(rows.read(Path(task["valid"]), tuple(task["formats"]))) if task["valid"] else []
     if task["valid_fraction"] and not valid_rows:
-        train_rows, valid_rows = split(train_rows, task["valid_fraction"], task["seed"])
+        train_rows, valid_rows = rows.split(train_rows, task["valid_fraction"], task["seed"])
         if not valid_rows:
             report.emit("log", line="Too few rows for a validation share: the run has no validation set.")
     train, valid = encoder.collect(train_rows), encoder.collect(valid_rows)
@@ -295,13 +295,6 @@ def _collect(task: dict[str, Any]) -> tuple[Collected, Collected]:
     if not train.chosen:
         raise Explained("no_trainable_rows", f"No row has a trainable token within {task['max_seq_length']} tokens.")
     return train, valid
-
-
-def split(found: list[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:
-    """(train, valid), disjoint; the share is rounded down, so few rows give no validation set rather than no training."""
-    count = int(len(found) * share)
-    chosen = set(np.random.Generator(np.random.PCG64(seed)).permutation(len(found))[:count].tolist())
-    return [r for n, r in enumerate(found) if n not in chosen], [r for n, r in enumerate(found) if n in chosen]
 
 
 def _load(task: dict[str, Any]) -> nn.Module:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+from mlx import nn
 from mlx.utils import tree_unflatten
 
 from mlxplatform.library import publication
@@ -22,16 +23,7 @@ def run(task: dict[str, Any], control: Control) -> dict[str, Any]:
     report.stage("load", 0.1, "Loading the model and the adapter.")
     model, config = model_files.load(source)
     adapters.mount(model, Path(task["adapter_path"]))
-    layers = [(path, module) for path, module in model.named_modules() if hasattr(module, "fuse")]
-    if not layers:
-        raise Explained("nothing_to_fuse", "The adapter changes no layer of this model.")
-    for index, (path, module) in enumerate(layers):
-        control.between_steps()
-        fused = module.fuse(dequantize=False)
-        mx.eval(fused.parameters())
-        model.update_modules(tree_unflatten([(path, fused)]))
-        if index % 20 == 0:
-            report.stage("fuse", 0.2 + 0.6 * index / len(layers), layer=index, layers=len(layers))
+    layers = fuse_layers(model, control)
     size = model_files.tensor_bytes(model)
     report.stage("write", 0.8, "Writing.")
     with publication.private_directory(models) as folder:
@@ -49,6 +41,25 @@ def run(task: dict[str, Any], control: Control) -> dict[str, Any]:
         "model": task["output"],
         "base_model": task["model"],
         "adapter": task["adapter"],
-        "layers": len(layers),
+        "layers": layers,
         "bytes": size,
     }
+
+
+def fuse_layers(model: nn.Module, control: Control) -> int:
+    """Write every adapter's effect into its layer, in place; answers how many layers there were.
+
+    Raises:
+        Explained: there is none.
+    """
+    layers = [(path, module) for path, module in model.named_modules() if hasattr(module, "fuse")]
+    if not layers:
+        raise Explained("nothing_to_fuse", "The adapter changes no layer of this model.")
+    for index, (path, module) in enumerate(layers):
+        control.between_steps()
+        fused = module.fuse(dequantize=False)
+        mx.eval(fused.parameters())
+        model.update_modules(tree_unflatten([(path, fused)]))
+        if index % 20 == 0:
+            report.stage("fuse", 0.2 + 0.6 * index / len(layers), layer=index, layers=len(layers))
+    return len(layers)

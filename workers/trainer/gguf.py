@@ -1,4 +1,4 @@
-"""GGUF tensors and metadata → mlx-lm weights and config, for Llama-type files.
+"""GGUF tensors and metadata → mlx-lm weights and config, for Llama-type files, and back.
 
 llama.cpp stores the rows of Q and K with each head's rotary pairs interleaved; they are put back into the
 half-split order, so that the result uses plain rope. This works on packed rows as well, because
@@ -28,6 +28,7 @@ _NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_OURS = {ours: theirs for theirs, ours in _NAMES.items()}
 #: mx.load unpacks GGUF's Q4_0, Q4_1 and Q8_0 blocks as affine groups of this size.
 _GROUP = 32
 
@@ -147,6 +148,28 @@ def _rename(key: str) -> str:
         raise UnsupportedGGUF(f"it holds a tensor {key!r} that is not known here")
     prefix = f"model.layers.{block[1]}." if block else ""
     return f"{prefix}{_NAMES[stem]}.{leaf}"
+
+
+def interleaved(name: str, value: mx.array, config: dict[str, Any]) -> tuple[str, mx.array]:
+    """GGUF's name and layout of one of mlx-lm's tensors.
+
+    Raises:
+        UnsupportedGGUF: the format has no name for it.
+    """
+    block = re.fullmatch(r"model\.layers\.(\d+)\.(.+)\.(\w+)", name)
+    stem, leaf = (block[2], block[3]) if block else name.rsplit(".", 1)
+    if stem not in _OURS:
+        raise UnsupportedGGUF(f"it holds a tensor {name} that Llama-type files do not have")
+    if stem == "self_attn.q_proj":
+        value = _interleaved_rows(value, config["num_attention_heads"])
+    elif stem == "self_attn.k_proj":
+        value = _interleaved_rows(value, config.get("num_key_value_heads") or config["num_attention_heads"])
+    return f"{f'blk.{block[1]}.' if block else ''}{_OURS[stem]}.{leaf}", value
+
+
+def _interleaved_rows(value: mx.array, heads: int) -> mx.array:
+    rows, *rest = value.shape
+    return value.reshape(heads, 2, rows // heads // 2, *rest).swapaxes(1, 2).reshape(rows, *rest)
 
 
 def _half_split_rows(value: mx.array, heads: int) -> mx.array:

@@ -1,4 +1,4 @@
-"""A trainer child: one quantize, finetune, fuse, merge or export task, then the end.
+"""A trainer child: one quantize, finetune, evaluate, fuse, merge or export task, then the end.
 
 Started by exec with pipes: the task and wishes come in on stdin (control.py), events go out on stdout
 (report.py), everything libraries print goes to stderr. The main thread owns every mlx call. Memory comes
@@ -20,6 +20,7 @@ from workers.trainer.report import Explained
 TASKS = {
     "quantize": "workers.trainer.quantize",
     "finetune": "workers.trainer.finetune",
+    "evaluate": "workers.trainer.evaluate",
     "fuse": "workers.trainer.fuse",
     "merge": "workers.trainer.combine",
     "export": "workers.trainer.combine",
@@ -45,6 +46,12 @@ def main() -> int:
         return report.failed(failure.code, failure.message)
     except OSError as error:
         return report.failed("cannot_write", f"Writing failed: {error.strerror or 'input/output error'}.")
+    except RuntimeError as error:
+        # mlx's writers know no OSError; what else they raise is a bug of ours.
+        if str(error).startswith("[write]"):
+            return report.failed("cannot_write", "Writing failed: the disk is full, or cannot be written to.")
+        traceback.print_exc()
+        return 1
     except Exception:  # the outermost edge of the process: whatever it is, the supervisor gets a status and a trace
         traceback.print_exc()
         return 1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from mlxplatform.http.fields import Field, invalid, read
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.training import finetuning
-from mlxplatform.training.fields import Field, invalid, read
 
 _BODY = (
     Field("model", "text", required=True, high=256),

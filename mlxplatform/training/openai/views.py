@@ -11,11 +11,11 @@ from django.http import HttpRequest
 
 from mlxplatform.accounts import audit
 from mlxplatform.http.body import read_json
+from mlxplatform.http.fields import invalid
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs import service
 from mlxplatform.jobs.models import Job, JobEvent
 from mlxplatform.training import finetuning
-from mlxplatform.training.fields import invalid
 from mlxplatform.training.models import Adapter, TrainingRun
 from mlxplatform.training.openai import parse, render
 from mlxplatform.training.views import actor_of, earlier_job, idempotency_key, project_of
