@@ -165,6 +165,8 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("BLAS", "", str, "Path of a BLAS library for CPU engines; empty: the best one found."),
     Setting("THREADS", "0", _natural, "BLAS threads of a CPU engine; 0: cores minus one."),
+    Setting("PAUSE_ON_BATTERY", "0", _flag, "Training and quantizing wait while the machine runs on battery."),
+    Setting("PAUSE_ON_HEAT", "0", _flag, "Training and quantizing wait while the machine is too hot."),
     Setting("HEARTBEAT_SECONDS", "15", _seconds, "Longest silence on an event stream."),
     Setting("RESUME_GRACE_SECONDS", "30", _seconds, "How long a stored stream runs on for a client that left."),
     Setting("STORE", "1", _flag, "Keep response history."),

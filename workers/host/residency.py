@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -25,6 +25,9 @@ log = structlog.get_logger(__name__)
 
 #: Weights are not everything a child holds: interpreter, mlx, buffers. Measured 110 MiB with an empty model.
 CHILD_OVERHEAD = 120 * 1024 * 1024
+
+#: Seconds after which it is worth asking again: a model in use, a trainer that saves and leaves, one that cannot.
+IN_USE_RETRY, LEAVING_RETRY, STAYING_RETRY = 10, 5, 60
 
 
 def declared_bytes(model: LocalModel, dtype: str) -> int:
@@ -56,6 +59,19 @@ class Plan:
     used: int
     evict: tuple[str, ...]
     fits: bool
+    #: Bytes of ``used`` that trainers have, and whether giving them up would be enough.
+    reserved: int = 0
+    fits_without: bool = False
+
+
+@dataclass
+class Reservation:
+    """Memory a trainer has beside the engines. ``wanted`` is set when a chat needs it; ``yields`` says whether it can go."""
+
+    job: str
+    size: int
+    yields: bool
+    wanted: threading.Event = field(default_factory=threading.Event)
 
 
 class Residency:
@@ -85,6 +101,7 @@ class Residency:
         self._starting: dict[str, tuple[int, threading.Event]] = {}
         self._leaving: list[threading.Event] = []
         self._pinned: set[str] = set()
+        self._reservations: list[Reservation] = []
         #: Models whose last load or restart failed; forgotten at the next try.
         self.failed: set[str] = set()
         self._lock = threading.RLock()
@@ -139,7 +156,7 @@ class Residency:
         self.failed.discard(model.id)
         plan = self.plan(model)
         if not plan.fits:
-            raise _InUse(_no_room(plan)) if plan.needed <= plan.budget else _no_room(plan)
+            raise _InUse(self._no_room(plan)) if plan.needed <= plan.budget else self._no_room(plan)
         self._starting[model.id] = (plan.needed, threading.Event())
         for model_id in plan.evict:
             log.info("engine.evicted", model=model_id, **{"for": model.id})
@@ -186,10 +203,11 @@ class Residency:
         return engine
 
     def _left(self, model_id: str) -> int:
-        """Bytes for one engine beside all others, those that are being started included."""
+        """Bytes for one engine beside all others, those that are being started and trainers included."""
         taken = {other.model.id: self.needs(other.model) for other in self._engines.values()}
         taken |= {starting: needed for starting, (needed, _) in self._starting.items()}
-        return self.budget - sum(size for other, size in taken.items() if other != model_id)
+        reserved = sum(reservation.size for reservation in self._reservations)
+        return self.budget - reserved - sum(size for other, size in taken.items() if other != model_id)
 
     def share_out(self) -> None:
         """Tell every engine what it may use now; models come and go beside it."""
@@ -207,7 +225,8 @@ class Residency:
         with self._lock:
             needed = self.needs(model)
             others = [engine for engine in self._engines.values() if engine.model.id != model.id]
-            used = sum(self.needs(engine.model) for engine in others)
+            reserved = sum(reservation.size for reservation in self._reservations)
+            used = sum(self.needs(engine.model) for engine in others) + reserved
             used += sum(size for starting, (size, _) in self._starting.items() if starting != model.id)
             evict: list[str] = []
             left = used
@@ -218,11 +237,37 @@ class Residency:
                     continue
                 evict.append(engine.model.id)
                 left -= self.needs(engine.model)
-            return Plan(model.id, needed, self.budget, used, tuple(evict), left + needed <= self.budget)
+            fits, without = left + needed <= self.budget, left + needed - reserved <= self.budget
+            return Plan(model.id, needed, self.budget, used, tuple(evict), fits, reserved, without)
+
+    def used(self) -> int:
+        """Bytes that engines, those being started, and trainers have."""
+        with self._lock:
+            return self.budget - self._left("")
+
+    def reserve(self, job: str, size: int, *, yields: bool) -> Reservation | int:
+        """Set memory aside for a trainer, or answer the bytes that are missing."""
+        with self._lock:
+            missing = self.used() + size - self.budget
+            if missing > 0:
+                return missing
+            reservation = Reservation(job, size, yields)
+            self._reservations.append(reservation)
+        self.share_out()
+        return reservation
+
+    def give_back(self, reservation: Reservation) -> None:
+        with self._lock:
+            self._reservations = [other for other in self._reservations if other is not reservation]
+        self.share_out()
 
     def pin(self, model_id: str, pinned: bool) -> None:
         with self._lock:
             (self._pinned.add if pinned else self._pinned.discard)(model_id)
+
+    def pin_only(self, model_ids: Iterable[str]) -> None:
+        with self._lock:
+            self._pinned = set(model_ids)
 
     def is_pinned(self, model_id: str) -> bool:
         return model_id in self._pinned
@@ -291,20 +336,23 @@ class Residency:
         if self._engines.get(engine.model.id) is engine:
             self._engines.pop(engine.model.id, None)
 
+    def _no_room(self, plan: Plan) -> Refusal:
+        """Why a model cannot be loaded; a trainer in the way is asked to leave where it can."""
+        if plan.needed > plan.budget:
+            message = f"The model needs {_mib(plan.needed)} MiB and the memory budget of this host is {_mib(plan.budget)} MiB."
+            return Refusal(400, "memory_admission", message, param="model")
+        message = f"The model needs {_mib(plan.needed)} MiB, {_mib(plan.used)} of {_mib(plan.budget)} MiB are used"
+        if not plan.reserved:
+            return Refusal(503, "memory_admission", f"{message} by models in use.", param="model", retry_after=IN_USE_RETRY)
+        jobs = ", ".join(reservation.job for reservation in self._reservations)
+        leaving = plan.fits_without and all(reservation.yields for reservation in self._reservations)
+        if leaving:
+            for reservation in self._reservations:
+                reservation.wanted.set()
+        what = "which makes room now; try again shortly" if leaving else "which has to end first"
+        retry = LEAVING_RETRY if leaving else STAYING_RETRY
+        return Refusal(503, "gpu_busy", f"{message}, {_mib(plan.reserved)} by {jobs}, {what}.", param="model", retry_after=retry)
 
-def _no_room(plan: Plan) -> Refusal:
-    mib = 1024 * 1024
-    if plan.needed > plan.budget:
-        return Refusal(
-            400,
-            "memory_admission",
-            f"The model needs {plan.needed // mib} MiB and the memory budget of this host is {plan.budget // mib} MiB.",
-            param="model",
-        )
-    return Refusal(
-        503,
-        "memory_admission",
-        f"The model needs {plan.needed // mib} MiB, {plan.used // mib} of {plan.budget // mib} MiB are used by models in use.",
-        param="model",
-        retry_after=10,
-    )
+
+def _mib(size: int) -> int:
+    return size >> 20

@@ -1,8 +1,10 @@
-"""Running a trainer child for a job: the lease, the pipes, wishes down and events up.
+"""Running a trainer child for a job: memory, the lease, the pipes, wishes down and events up.
 
-The job's thread acquires the GPU lease, starts the child, copies its events into the job's log and passes
-wishes on: cancel, pause, finish, and yield when the lease says that somebody should be let in. A child that
-does not end when asked is killed with everything it started. Imports no mlx.
+The job's thread sets memory aside, acquires the GPU lease, starts the child, copies its events into the job's
+log and passes wishes on: cancel, pause, finish, and yield. A child yields softly, keeping its memory, when the
+lease says that somebody should be let in, or when the machine should rest; and leaves for good, to be started
+again from its checkpoint, when a chat needs its memory. A child that does not end when asked is killed with
+everything it started. Imports no mlx.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from django.conf import settings
 from mlxplatform.broker.connections import BROKER_ERRORS, sync_client
 from mlxplatform.broker.lease import Lease, LeaseTooLarge
 from mlxplatform.jobs.context import JobCancelled, JobContext, JobFailed, JobStopped, OwnershipLost
-from workers.tasks.gpu_room import make_room
+from workers import power
+from workers.tasks.gpu_room import room, wait_for_quiet
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +42,10 @@ LOOK = 0.1
 ASK_FINISH = 1.0
 #: Seconds between tries while the broker, and with it the lease, is away.
 BROKER_PAUSE = 1.0
+#: Seconds between looks at battery and heat.
+LOOK_AT_POWER = 10.0
+#: Tasks that write checkpoints, so that they can leave and go on later.
+LEAVES = {"finetune"}
 #: Lines of the child's stderr kept for the server's log when it dies.
 STDERR_LINES = 40
 
@@ -131,6 +138,10 @@ class Run:
         self._wish = ""
         self._kill_at = float("inf")
         self._stopped_by: JobStopped | None = None
+        #: The child waits between two steps, and the lease is somebody else's.
+        self._lent = False
+        self._asked_to_yield = self._leaving = False
+        self._power = (0.0, "")
         self.lease = Lease(
             sync_client(),
             settings.ENV.host_id,
@@ -149,36 +160,72 @@ class Run:
             JobFailed: it explained a failure, or died.
             JobStopped: the job was cancelled, paused or given back.
         """
-        make_room(self.ctx, self.size)
-        self._acquire()
-        try:
-            with Child(self.task) as child:
-                return self._follow(child)
-        finally:
-            self.lease.release()
+        while True:
+            answer = self._attempt()
+            if answer is not None:
+                return answer
+            self.ctx.stage("yielded", message="A chat needs the memory; the work goes on from its checkpoint when it is quiet.")
+            wait_for_quiet(self.ctx)
+
+    def _attempt(self) -> dict[str, Any] | None:
+        """One life of a child; None when it left its memory to a chat."""
+        self._wish, self._kill_at, self._lent, self._asked_to_yield, self._leaving = "", float("inf"), False, False, False
+        self._rest()
+        with room(self.ctx, self.size, yields=self.task["task"] in LEAVES) as wanted:
+            self._acquire()
+            try:
+                with Child(self.task) as child:
+                    return self._follow(child, wanted)
+            finally:
+                self.lease.release()
+
+    def _rest(self) -> None:
+        """Wait while battery or heat forbid to start."""
+        told = False
+        while reason := self._forbidden():
+            self.ctx.check()
+            if not told:
+                told = True
+                self.ctx.stage("waiting", message=reason)
+            self.ctx.wait(LOOK)
+
+    def _forbidden(self) -> str:
+        """Why the machine should rest; empty when it need not, or nobody asked to heed it."""
+        battery, heat = settings.ENV.pause_on_battery, settings.ENV.pause_on_heat
+        if not battery and not heat:
+            return ""
+        at, reason = self._power
+        if time.monotonic() - at > LOOK_AT_POWER:
+            reason = power.reason(power.look(), battery=battery, heat=heat)
+            self._power = (time.monotonic(), reason)
+        return reason
 
     def _acquire(self) -> None:
         said = False
-        while True:
-            if self.ctx.cancelled:
-                self.lease.release()  # a place in the queue that nobody comes back to would hold up the others
+        while not self._granted(LOOK if not said else 1.0):
             self.ctx.check()
-            try:
-                if self.lease.acquire(timeout=LOOK if not said else 1.0, cancelled=lambda: self.ctx.cancelled):
-                    if said:
-                        self.ctx.stage("started", message="The GPU is free.")
-                    self._lost.clear()
-                    return
-            except LeaseTooLarge as large:
-                raise JobFailed("memory_admission", f"This needs {large.excess >> 20} MiB more than the memory budget.") from None
-            except BROKER_ERRORS:
-                self.ctx.wait(BROKER_PAUSE)
             if not said:
                 said = True
                 self.ctx.stage("waiting", message="Waiting for the GPU.")
+        if said:
+            self.ctx.stage("started", message="The GPU is free.")
 
-    def _follow(self, child: Child) -> dict[str, Any]:
-        yielding = False
+    def _granted(self, patience: float) -> bool:
+        """Whether the lease is ours now; a stopped job leaves the queue, where its place would hold up the others."""
+        if self.ctx.cancelled:
+            self.lease.release()
+            return False
+        try:
+            if self.lease.acquire(timeout=patience, cancelled=lambda: self.ctx.cancelled):
+                self._lost.clear()
+                return True
+        except LeaseTooLarge as large:
+            raise JobFailed("memory_admission", f"This needs {large.excess >> 20} MiB more than the memory budget.") from None
+        except BROKER_ERRORS:
+            self.ctx.wait(BROKER_PAUSE)
+        return False
+
+    def _follow(self, child: Child, wanted: threading.Event) -> dict[str, Any] | None:
         asked_at = 0.0
         while True:
             try:
@@ -195,26 +242,39 @@ class Run:
                 if kind == "failed":
                     raise JobFailed(event["code"], event["message"])
                 if kind == "stopped":
+                    if self._leaving and self._stopped_by is None:
+                        return None
                     raise self._stopped_by or JobFailed("stopped", "The training process stopped by itself.", retry=True)
                 if kind == "yielded":
                     self.lease.release()
-                    self.ctx.stage("yielded", message="Others use the GPU first; the work goes on after them.")
-                    self._acquire()
-                    child.say({"op": "continue"})
-                    yielding = False
+                    self._lent = True
+                    self.ctx.stage(
+                        "yielded", message=self._forbidden() or "Others use the GPU first; the work goes on after them."
+                    )
                 else:
                     self._forward(event)
-            if self._lost.is_set():
+            if self._lost.is_set() and not self._lent:
                 child.kill()
                 raise JobFailed("lease_lost", "The GPU lease ran out; the work goes on from its last checkpoint.", retry=True)
-            if self.lease.wanted and not yielding:
-                child.say({"op": "yield"})
-                yielding = True
+            if wanted.is_set() and not self._wish:
+                self._leaving = True
+                self._ask(child, "pause")
+            self._share(child)
             if not self._wish and time.monotonic() - asked_at > ASK_FINISH:
                 asked_at = time.monotonic()
                 if self.finish_asked():
                     self._ask(child, "finish")
             self._pass_wishes_on(child)
+
+    def _share(self, child: Child) -> None:
+        """Ask the child to make way, or to go on when the lease is ours again and the machine may work."""
+        if self._lent:
+            if not self._wish and not self._forbidden() and self._granted(LOOK):
+                self._lent = self._asked_to_yield = False
+                child.say({"op": "continue"})
+        elif not self._asked_to_yield and (self.lease.wanted or self._forbidden()):
+            self._asked_to_yield = True
+            child.say({"op": "yield"})
 
     def _pass_wishes_on(self, child: Child) -> None:
         try:
@@ -224,7 +284,8 @@ class Run:
         except JobStopped as stop:
             self._stopped_by = stop
             wish = "cancel" if isinstance(stop, JobCancelled) else "pause"
-            if self._wish not in {wish, "cancel"}:
+            if self._wish not in {wish, "cancel"} or self._leaving:
+                self._leaving = False
                 self._ask(child, wish)
         if time.monotonic() > self._kill_at:
             log.warning("trainer_killed", job=self.ctx.job_id, wish=self._wish)
