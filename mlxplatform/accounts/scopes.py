@@ -53,7 +53,7 @@ _INFERENCE_PREFIXES = (
 #: Batches live under inference prefixes but are durable work.
 _WRITE_PREFIXES = ("/v1/messages/batches",)
 #: What concerns the whole machine rather than one project. Looking at it stays READ.
-_OPERATE_PREFIXES = ("/api/models", "/api/queues", "/api/library", "/api/hub/download", "/api/gc")
+_OPERATE_PREFIXES = ("/api/models", "/api/queues", "/api/library", "/api/hub/download", "/api/hub/adopt", "/api/gc")
 #: POST paths that only look.
 _LOOKING_PREFIXES = ("/api/quantize/inspect", "/api/finetune/inspect-dataset", "/api/memory/tools", "/mcp/memory")
 _ADMIN_PREFIXES = ("/api/keys", "/api/audit")

@@ -1,13 +1,14 @@
 """``/api/models/{id}/…``: what is in memory, and a person's wishes about it.
 
 Reading never loads a model. ``plan`` answers from what the hosts published; the others put one order on the
-control list of each host that has the model, which acts within a step.
+control list of each host that has the model, which acts within a step. A pin is kept, and holds after a restart.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 
 from mlxplatform.broker import queues
@@ -16,6 +17,7 @@ from mlxplatform.http.views import endpoint
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.hub import control
 from mlxplatform.inference.placement import HostState, ServedModel, live_hosts
+from mlxplatform.library import choices
 
 
 async def _holders(model_id: str) -> list[tuple[HostState, ServedModel]]:
@@ -62,12 +64,14 @@ async def plan(request: HttpRequest, model_id: str) -> dict[str, Any]:
 
 
 async def pin(request: HttpRequest, model_id: str) -> dict[str, Any]:
-    await _order(model_id, "pin", pinned=True)
+    await _holders(model_id)
+    await sync_to_async(choices.set_pinned)(model_id, True)
     return {"ok": True, "model": model_id, "pinned": True}
 
 
 async def unpin(request: HttpRequest, model_id: str) -> dict[str, Any]:
-    await _order(model_id, "pin", pinned=False)
+    await _holders(model_id)
+    await sync_to_async(choices.set_pinned)(model_id, False)
     return {"ok": True, "model": model_id, "pinned": False}
 
 

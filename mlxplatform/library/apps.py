@@ -9,3 +9,12 @@ class LibraryConfig(AppConfig):
 
     def ready(self) -> None:
         register(JobKind("download", "mlxplatform.library.downloads:run", max_attempts=5, title="Download", pausable=True))
+        register(
+            JobKind(
+                "adopt",
+                "mlxplatform.library.adoption:run",
+                concurrency=1,
+                title="Adopt a model",
+                ended="mlxplatform.library.names:job_ended",
+            )
+        )

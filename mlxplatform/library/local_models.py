@@ -1,6 +1,6 @@
 """Which models are on this machine, read from headers only.
 
-Looks in the data directory's ``models`` and in the Hugging Face cache; reads config files and safetensors
+Looks in the data directory's ``models``, in the Hugging Face cache and in LM Studio's folders; reads config files and safetensors
 headers, never a weight, and never imports mlx. A model is found by its id in the list of what was seen on
 disk; no path is ever built from a name that somebody sent. What it says of a directory is remembered until
 one of the directory's files changes.
@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mlxplatform import environment, paths
+from mlxplatform.library import lmstudio
 from mlxplatform.library.publication import PROVENANCE, is_model_id
 
 Kind = Literal["chat", "embedding", "transcription"]
+Source = Literal["home", "hub", "lmstudio"]
 
 STARTER = "smollm2-135m-instruct"
 STARTER_EMBEDDING = "all-minilm-l6-v2"
@@ -43,7 +45,7 @@ class LocalModel:
     """One model directory. ``bytes`` counts its weight files; ``parameters`` counts weights, unpacked.
 
     ``quantization`` is what config.json says (bits, group_size, mode, per-layer entries) or None.
-    ``revision`` changes when config, tokenizer, template or weights change. ``source`` is home or hub.
+    ``revision`` changes when config, tokenizer, template or weights change. ``source`` is home, hub or lmstudio.
     """
 
     id: str
@@ -58,7 +60,7 @@ class LocalModel:
     chat_template: str | None
     capabilities: tuple[str, ...]
     revision: str
-    source: Literal["home", "hub"] = "home"
+    source: Source = "home"
     config: dict[str, Any] = field(default_factory=dict, repr=False)
     provenance: dict[str, Any] = field(default_factory=dict, repr=False)
 
@@ -73,18 +75,20 @@ _lock = threading.Lock()
 
 
 def scan(home: Path | None = None) -> list[LocalModel]:
-    """Every readable model, by id. A name in the data directory hides the same name in the hub cache."""
+    """Every readable model, by id. A name in the data directory hides the same name in the hub cache, and that LM Studio's."""
     home = home or environment.read().home
     found: dict[str, LocalModel] = {}
     for model_id, folder in _home_folders(paths.models_dir(home)):
         model = _remembered(model_id, folder, "home")
         if model is not None:
             found[model_id] = model
-    for model_id, folder in _hub_folders():
-        if model_id not in found:
-            model = _remembered(model_id, folder, "hub")
-            if model is not None:
-                found[model_id] = model
+    others: list[tuple[Source, Iterator[tuple[str, Path]]]] = [("hub", _hub_folders()), ("lmstudio", lmstudio.folders())]
+    for source, folders in others:
+        for model_id, folder in folders:
+            if model_id not in found:
+                model = _remembered(model_id, folder, source)
+                if model is not None:
+                    found[model_id] = model
     return [found[model_id] for model_id in sorted(found)]
 
 
@@ -131,7 +135,7 @@ def default_embedding(home: Path | None = None) -> LocalModel | None:
     return default_for("embedding", home)
 
 
-def read(model_id: str, folder: Path, source: Literal["home", "hub"] = "home") -> LocalModel:
+def read(model_id: str, folder: Path, source: Source = "home") -> LocalModel:
     """What one directory holds.
 
     Raises:
@@ -223,7 +227,7 @@ def _folders(root: Path) -> list[Path]:
         return []
 
 
-def _remembered(model_id: str, folder: Path, source: Literal["home", "hub"]) -> LocalModel | None:
+def _remembered(model_id: str, folder: Path, source: Source) -> LocalModel | None:
     if not is_model_id(model_id):
         return None
     state = _state(folder)

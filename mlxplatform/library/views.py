@@ -5,33 +5,34 @@ Models belong to the machine, not to a project: the door asks for the scope 'ope
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.http import HttpRequest
 
-from mlxplatform import paths
 from mlxplatform.accounts import audit
 from mlxplatform.http.body import read_json
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.placement import live_hosts, model_not_found
 from mlxplatform.jobs.models import Job, JobEvent
 from mlxplatform.jobs.states import DONE, TERMINAL
-from mlxplatform.library import downloads, fit, hub, local_models, publication, reclaim
+from mlxplatform.library import choices, downloads, fit, hub, local_models, reclaim, removal
 from mlxplatform.library.local_models import LocalModel
 from mlxplatform.library.machine import Machine, this_machine
+from mlxplatform.library.presets import Choices
 
 #: Transfers shown.
 _SHOWN = 5
 
 
-def _actor(request: HttpRequest) -> str:
+def actor_of(request: HttpRequest) -> str:
     identity = getattr(request, "identity", None)
     return identity.actor if identity is not None else "local"
 
 
-def _project(request: HttpRequest) -> str:
+def project_of(request: HttpRequest) -> str:
     return getattr(request, "project", "default")
 
 
@@ -39,7 +40,7 @@ def _machine() -> Machine:
     return this_machine(settings.ENV.memory_budget_mb << 20)
 
 
-def model_json(model: LocalModel, machine: Machine, serving: set[str]) -> dict[str, Any]:
+def model_json(model: LocalModel, machine: Machine, serving: set[str], chosen: Choices) -> dict[str, Any]:
     quantization = model.quantization or {}
     report = fit.assess(model, machine)
     return {
@@ -56,6 +57,9 @@ def model_json(model: LocalModel, machine: Machine, serving: set[str]) -> dict[s
         "vision": False,
         "supported": model.kind != "transcription",
         "serving": model.id in serving,
+        "pinned": model.id in chosen.pinned,
+        "default": chosen.defaults.get(model.kind) == model.id,
+        "preset": chosen.presets.get(model.id) or None,
         "source": model.source,
         "revision": model.revision,
         "provenance": model.provenance or None,
@@ -67,23 +71,17 @@ def model_json(model: LocalModel, machine: Machine, serving: set[str]) -> dict[s
     }
 
 
-async def _serving() -> set[str]:
-    """Ids of the models in some host's memory."""
-    return {model.id for host in await live_hosts() for model in host.models if model.resident}
-
-
 async def library(request: HttpRequest) -> dict[str, Any]:
-    serving = await _serving()
+    serving = await removal.serving()
     models = await sync_to_async(local_models.scan)(settings.HOME)
-    machine = _machine()
-    return {"ok": True, "models": [model_json(model, machine, serving) for model in models]}
+    machine, chosen = _machine(), await sync_to_async(choices.everything)()
+    return {"ok": True, "models": [model_json(model, machine, serving, chosen) for model in models]}
 
 
 async def fitting(request: HttpRequest) -> dict[str, Any]:
     """One model on this machine: ``?model=&context=``; without a model, the one that answers now."""
     name = request.GET.get("model")
-    find = (lambda: local_models.find(name, settings.HOME)) if name else (lambda: local_models.default_chat(settings.HOME))
-    model = await sync_to_async(find)()
+    model = await sync_to_async(local_models.find if name else _current)(name, settings.HOME)
     if model is None:
         raise model_not_found(name)
     context = _context(request)
@@ -105,6 +103,12 @@ async def fitting(request: HttpRequest) -> dict[str, Any]:
     }
 
 
+def _current(_: str | None, home: Path) -> LocalModel | None:
+    """The model that answers when none is named."""
+    chosen = choices.everything().defaults.get("chat")
+    return local_models.find(chosen, home) or local_models.default_chat(home)
+
+
 def _context(request: HttpRequest) -> int:
     raw = request.GET.get("context", "")
     if not raw:
@@ -116,8 +120,12 @@ def _context(request: HttpRequest) -> int:
 
 def transfers(request: HttpRequest) -> dict[str, Any]:
     """The newest downloads with their latest figures."""
+    return {"ok": True, "downloads": recent_transfers()}
+
+
+def recent_transfers() -> list[dict[str, Any]]:
     jobs = Job.objects.filter(kind=downloads.KIND).order_by("-created_at", "-id")[:_SHOWN]
-    return {"ok": True, "downloads": [_transfer(job) for job in jobs]}
+    return [_transfer(job) for job in jobs]
 
 
 def _transfer(job: Job) -> dict[str, Any]:
@@ -141,8 +149,8 @@ async def download(request: HttpRequest) -> dict[str, Any]:
 
     def make() -> Job:
         repo = body.get("repo_id", body.get("model"))
-        job = downloads.submit(repo, revision=body.get("revision"), project=_project(request), created_by=_actor(request))
-        audit.record(_actor(request), "model.download", job.id, project=_project(request), after={"repo_id": repo})
+        job = downloads.submit(repo, revision=body.get("revision"), project=project_of(request), created_by=actor_of(request))
+        audit.record(actor_of(request), "model.download", job.id, project=project_of(request), after={"repo_id": repo})
         return job
 
     job = await sync_to_async(make)()
@@ -164,20 +172,13 @@ async def search(request: HttpRequest) -> dict[str, Any]:
 
 async def delete(request: HttpRequest, model_id: str) -> dict[str, Any]:
     """Delete a model of the data directory. A model in memory is not deleted under its readers."""
-    if model_id in await _serving():
-        raise Refusal(409, "model_in_use", "The model is in memory; unload it first.", param="model")
-    return await sync_to_async(_delete)(request, model_id)
+    in_memory = await removal.serving()
 
+    def remove() -> LocalModel:
+        return removal.remove(model_id, actor_of(request), project=project_of(request), in_memory=in_memory)
 
-def _delete(request: HttpRequest, model_id: str) -> dict[str, Any]:
-    model = local_models.find(model_id, settings.HOME)
-    if model is None:
-        raise model_not_found(model_id)
-    if model.source != "home":
-        raise Refusal(400, "not_ours", "The model lies in the Hugging Face cache; `hf cache rm` removes it there.", param="model")
-    publication.remove(paths.models_dir(settings.HOME), model.id)
-    audit.record(_actor(request), "model.delete", model.id, project=_project(request), before={"bytes": model.bytes})
-    return {"ok": True, "deleted": model.id}
+    gone = await sync_to_async(remove)()
+    return {"ok": True, "deleted": gone.id}
 
 
 def gc_plan(request: HttpRequest) -> dict[str, Any]:
@@ -192,7 +193,7 @@ async def gc_execute(request: HttpRequest) -> dict[str, Any]:
 
     def carry_out() -> list[reclaim.Item]:
         gone = reclaim.execute()
-        audit.record(_actor(request), "library.reclaim", "disk", after={"items": [item.describe() for item in gone]})
+        audit.record(actor_of(request), "library.reclaim", "disk", after={"items": [item.describe() for item in gone]})
         return gone
 
     gone = await sync_to_async(carry_out)()

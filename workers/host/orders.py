@@ -24,6 +24,19 @@ log = structlog.get_logger(__name__)
 COUNTERS = 4
 
 
+def read_choices(runtime: HostRuntime) -> None:
+    """What people chose for models, from SQL into the host's memory."""
+    from django.db import DatabaseError, close_old_connections
+
+    from mlxplatform.library import choices
+
+    try:
+        close_old_connections()
+        runtime.choose(choices.everything())
+    except DatabaseError as error:
+        log.warning("choices.not_read", reason=str(error))
+
+
 def operations(runtime: HostRuntime, publisher: Publisher) -> Mapping[str, Operation]:
     """The operations by name."""
 
@@ -48,8 +61,9 @@ def operations(runtime: HostRuntime, publisher: Publisher) -> Mapping[str, Opera
     def unload(message: dict[str, Any]) -> None:
         runtime.residency.unload(str(message["model"]))
 
-    def pin(message: dict[str, Any]) -> None:
-        runtime.residency.pin(str(message["model"]), bool(message.get("pinned", True)))
+    def choices(message: dict[str, Any]) -> None:
+        del message
+        read_choices(runtime)
 
     def flush_prefix_cache(message: dict[str, Any]) -> None:
         del message
@@ -88,7 +102,7 @@ def operations(runtime: HostRuntime, publisher: Publisher) -> Mapping[str, Opera
         "count": aside(count, counters),
         "load": aside(load, models),
         "unload": aside(unload, models),
-        "pin": pin,
+        "choices": aside(choices, models),
         "flush": flush_prefix_cache,
         "mount": logged(mount),
         "unmount": unmount,

@@ -19,6 +19,7 @@ import structlog
 from mlxplatform.inference.contract import Event, Failed, Finished, InferenceRequest, Refusal
 from mlxplatform.library import local_adapters, local_models
 from mlxplatform.library.local_models import LocalModel
+from mlxplatform.library.presets import Choices, with_preset
 from workers.host.engine import Engine, EngineGone
 from workers.host.gpu_lease import Gate
 from workers.host.journal import Entry, Follows, Sink, new_number
@@ -122,6 +123,8 @@ class HostRuntime:
         self._running: dict[str, Cancellable] = {}
         self._cancelled: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
+        #: What people chose for models; replaced as a whole when it changes.
+        self.choices = Choices()
 
     # -- requests ----------------------------------------------------------------------------------------
 
@@ -134,13 +137,15 @@ class HostRuntime:
         Raises:
             Refusal: it is not going to run; the sink was not called.
         """
-        request = self._base_and_adapter(request)
+        asked, request = request.model, self._base_and_adapter(request)
         model = self._model(request)
         if self.residency.pressure is not None:
             raise self.residency.pressure
+        if request.kind in {"chat", "completion"}:
+            request = with_preset(request, self.choices.preset_of(asked, model.id))
         self._check_room(request, model)
         adapters = self._adapters(request, model)
-        prepared = self._preparer.prepare(request, model.path, context=self.context_of(model))
+        prepared = self._preparer.prepare(request, model.path, context=self.context_of(model, asked))
         for _ in range(3):  # an engine may be evicted between being found and being used
             # A chunk of rows has others to look after and comes again.
             wait = self.settings.room_wait if request.priority == "interactive" else 0.0
@@ -219,12 +224,24 @@ class HostRuntime:
         with self._lock:
             return list(self._running.values())
 
-    def current_model(self) -> LocalModel | None:
-        return local_models.default_chat(self.settings.home)
+    def current_model(self, kind: local_models.Kind = "chat") -> LocalModel | None:
+        """The model that answers when none is named: the chosen one while it is here, else the configured one."""
+        chosen = local_models.find(self.choices.defaults.get(kind), self.settings.home)
+        return chosen or local_models.default_for(kind, self.settings.home)
 
-    def context_of(self, model: LocalModel) -> int:
-        """The window in tokens that requests to a model get on this host."""
+    def context_of(self, model: LocalModel, asked: str = "") -> int:
+        """The window in tokens that requests to a model, or to a fine-tuned name of it, get on this host."""
+        chosen = self.choices.preset_of(asked, model.id).get("context", 0)
+        return min(filter(None, (chosen, self.engine_context(model))), default=UNSTATED_CONTEXT)
+
+    def engine_context(self, model: LocalModel) -> int:
+        """The window an engine is started for; a preset may narrow what requests get of it at any time."""
         return min(filter(None, (self.settings.context, model.context)), default=UNSTATED_CONTEXT)
+
+    def choose(self, choices: Choices) -> None:
+        """Take over what people chose; pins are set to exactly these."""
+        self.choices = choices
+        self.residency.pin_only(choices.pinned)
 
     def warm(self) -> None:
         """Load the current model before anybody asks, if there is one and it fits."""
@@ -340,7 +357,7 @@ class HostRuntime:
             "prefix-dir": settings.home / "cache" / "prefix",
             "revision": model.revision,
             "budget": budget,
-            "context": self.context_of(model),
+            "context": self.engine_context(model),
             "draft": self._draft_for(model),
             "draft-tokens": settings.draft_tokens,
             "kv-bits": settings.kv_bits,

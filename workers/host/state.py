@@ -20,6 +20,7 @@ from mlxplatform.broker import queues
 from mlxplatform.broker.connections import BROKER_ERRORS
 from mlxplatform.library import local_adapters, local_models
 from workers.host.engine import Engine
+from workers.host.orders import read_choices
 from workers.host.runtime import HostRuntime
 
 log = structlog.get_logger(__name__)
@@ -28,6 +29,8 @@ log = structlog.get_logger(__name__)
 INTERVAL = 1.0
 #: Seconds between two writes of the row; the live state is what readers use.
 ROW_INTERVAL = 10.0
+#: Seconds between two looks at what people chose for models; a host is told of changes besides.
+CHOICES_INTERVAL = 5.0
 #: Figures of an engine child that are summed over the engines of the host.
 SUMMED = ("active_rows", "waiting_rows", "kv_bytes", "prefix_bytes", "prefix_entries", "preemptions", "rebuilds")
 
@@ -39,7 +42,7 @@ class HostState:
         self.instance = secrets.token_hex(8)
         self._runtime, self._client = runtime, client
         self._stopped = threading.Event()
-        self._row_written = 0.0
+        self._row_written = self._choices_read = 0.0
         self._emitted: tuple[float, float] = (time.monotonic(), 0.0)
         self._thread = threading.Thread(target=self._run, name="host-state", daemon=True)
 
@@ -95,13 +98,15 @@ class HostState:
     def _models(self, current: local_models.LocalModel | None) -> list[dict[str, Any]]:
         """Every model, then every adapter whose base is here, under the name requests use."""
         home = self._runtime.settings.home
-        bases = {model.id: self._model(model, current) for model in local_models.scan(home)}
+        models = {model.id: model for model in local_models.scan(home)}
+        bases = {model.id: self._model(model, current) for model in models.values()}
         tuned = [
             {
                 **bases[adapter.base_model],
                 "id": adapter.name,
                 "base": adapter.base_model,
                 "adapter": adapter.id,
+                "context": self._runtime.context_of(models[adapter.base_model], adapter.name),
                 "current": False,
                 "project": adapter.project,
             }
@@ -133,7 +138,7 @@ class HostState:
         facts = engine.facts if engine is not None else {}
         is_current = current is not None and model.id == current.id
         if model.kind != "chat":
-            default = local_models.default_for(model.kind, self._runtime.settings.home)
+            default = self._runtime.current_model(model.kind)
             is_current = default is not None and default.id == model.id
         return {
             "id": model.id,
@@ -168,6 +173,7 @@ class HostState:
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
+                self._read_choices()
                 state = self.snapshot()
                 self._client.set(queues.host_key(self._runtime.settings.host), json.dumps(state), px=queues.HOST_TTL * 1000)
                 self._write_row(state)
@@ -180,6 +186,12 @@ class HostState:
             except Exception:  # and whatever upkeep does
                 log.exception("state.upkeep_failed")
             self._stopped.wait(INTERVAL)
+
+    def _read_choices(self) -> None:
+        """Now and then, for changes this host was not told of."""
+        if time.monotonic() - self._choices_read >= CHOICES_INTERVAL or not self._choices_read:
+            self._choices_read = time.monotonic()
+            read_choices(self._runtime)
 
     def _write_row(self, state: dict[str, Any]) -> None:
         if time.monotonic() - self._row_written < ROW_INTERVAL and self._row_written:
