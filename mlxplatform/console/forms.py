@@ -8,7 +8,7 @@ from typing import Any
 
 from django.http import QueryDict
 
-from mlxplatform.training.fields import Field
+from mlxplatform.http.fields import Field
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,11 @@ SECTIONS: tuple[Section, ...] = (
         "Models",
         (
             Link("Library", "console:models"),
+            Link("Find models", "console:hub"),
             Link("Fine-tune", "console:finetune", WRITE),
+            Link("Compare runs", "console:runs"),
             Link("Quantize", "console:quantize", WRITE),
+            Link("Compare quality", "console:reports"),
         ),
     ),
     Section("Memory", (Link("Wiki and review", "console:memory"),)),

@@ -11,6 +11,7 @@ from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from mlxplatform.accounts import audit
@@ -21,7 +22,8 @@ from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.models import Host
 from mlxplatform.jobs import kinds, service
 from mlxplatform.jobs.models import Job, JobEvent
-from mlxplatform.jobs.states import STATES, TERMINAL
+from mlxplatform.jobs.states import DONE, STATES, TERMINAL
+from mlxplatform.training import finetuning
 
 _PAGE = 50
 #: Turning points shown.
@@ -88,12 +90,25 @@ def job_detail(request: HttpRequest, job_id: str) -> HttpResponse:
         "dependents": seen(request, job.dependents.order_by("created_at"))[:_RELATED],
         "job": job,
         "ended": job.state in TERMINAL,
+        "made": _made(job),
         "life": _life(list(job.events.filter(type__in=_TURNS).order_by("seq")[:_TURNS_SHOWN])),
         "after": job.after.all(),
         "config_text": json.dumps(job.config, indent=2, ensure_ascii=False),
         "result_text": json.dumps(job.result, indent=2, ensure_ascii=False) if job.result else "",
     }
     return render(request, "console/job.html", context)
+
+
+def _made(job: Job) -> tuple[str, str] | None:
+    """Address and name of the page about what a job made, where there is one."""
+    if job.state != DONE or not job.result:
+        return None
+    if job.kind == "quantize":
+        return reverse("console:report", args=[job.id]), "Quality report"
+    made = finetuning.adapter_id(job.id) if job.kind in {"finetune", "merge_adapters"} else job.result.get("adapter")
+    if job.kind in {"finetune", "merge_adapters", "evaluate_adapter"} and made:
+        return reverse("console:adapter", args=[made]), "Evaluation" if job.kind == "evaluate_adapter" else "What it made"
+    return None
 
 
 def _life(events: list[JobEvent]) -> list[dict[str, Any]]:

@@ -1,17 +1,22 @@
-"""Models: what is on this machine, what quantizing cost, and the form that quantizes one."""
+"""Models: what is on this machine and what was chosen for it, and the forms that quantize and fine-tune."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
 
-from mlxplatform.accounts.scopes import READ, WRITE
+from mlxplatform.accounts.scopes import OPERATE, READ, WRITE, grants
 from mlxplatform.console.forms import body_of, inputs_for
-from mlxplatform.console.page import actor_of, page, project_of, seen, sight_of
+from mlxplatform.console.page import actor_of, identity_of, page, project_of, seen, sight_of
 from mlxplatform.datasets.models import DatasetVersion
+from mlxplatform.http.fields import Field
 from mlxplatform.inference.contract import Refusal
-from mlxplatform.library import local_models
+from mlxplatform.library import adoption, choices, fit, local_models, reclaim
+from mlxplatform.library.machine import this_machine
 from mlxplatform.training import finetuning, quantization, reports
 from mlxplatform.training.models import Adapter, QualityReport
 
@@ -19,15 +24,33 @@ from mlxplatform.training.models import Adapter, QualityReport
 _REPORTS = 50
 #: Datasets offered for training, newest first.
 _DATASETS = 200
+#: What a person decides first; the rest has defaults that suit most and waits below.
+_QUANTIZE_FIRST = ("model", "method", "bits", "target_bpw", "output", "report")
+_FINETUNE_FIRST = ("model", "dataset", "suffix", "method", "iters", "batch_size", "learning_rate", "max_seq_length")
 
 
 @page(READ)
 def library(request: HttpRequest) -> HttpResponse:
+    machine, chosen = this_machine(settings.ENV.memory_budget_mb << 20), choices.everything()
+    rows = [
+        {
+            "model": model,
+            "fit": fit.assess(model, machine),
+            "pinned": model.id in chosen.pinned,
+            "default": chosen.defaults.get(model.kind) == model.id,
+            "preset": model.id in chosen.presets,
+        }
+        for model in local_models.scan(settings.HOME)
+    ]
     context = {
         "title": "Library",
-        "models": local_models.scan(settings.HOME),
+        "machine": machine,
+        "operates": grants(tuple(identity_of(request).scopes), OPERATE),
+        "models": rows,
         "adapters": seen(request, Adapter.objects.order_by("-created_at"))[:_REPORTS],
         "reports": [reports.report_json(report) for report in seen(request, QualityReport.objects.all())[:_REPORTS]],
+        "foreign": [item.describe() for item in adoption.found()],
+        "plan": [item.describe() for item in reclaim.plan()],
     }
     return render(request, "console/library.html", context)
 
@@ -46,8 +69,7 @@ def quantize(request: HttpRequest) -> HttpResponse:
     context = {
         "title": "Quantize",
         "lead": "Make a smaller copy of a model and see what it lost, measured on held-out text.",
-        "inputs": inputs_for(quantization.FIELDS, _given(request), choices={"model": _chat_models()}),
-        "error": error,
+        **_controls(request, quantization.FIELDS, _QUANTIZE_FIRST, {"model": _chat_models()}, error),
         "submit": "Quantize",
     }
     return render(request, "console/order.html", context, status=400 if error else 200)
@@ -56,29 +78,61 @@ def quantize(request: HttpRequest) -> HttpResponse:
 @page(WRITE)
 def finetune(request: HttpRequest) -> HttpResponse:
     error: Refusal | None = None
+    checked: dict[str, Any] | None = None
     if request.method == "POST":
         try:
             order = finetuning.check(body_of(request.POST, finetuning.FIELDS), sight_of(request))
-            job = finetuning.submit(order, project=project_of(request), created_by=actor_of(request))
+            if request.POST.get("do") == "check":
+                checked = _looked_through(order)
+            else:
+                job = finetuning.submit(order, project=project_of(request), created_by=actor_of(request))
+                return redirect("console:job", job.id)
         except Refusal as refusal:
             error = refusal
-        else:
-            return redirect("console:job", job.id)
     ready = DatasetVersion.objects.filter(state=DatasetVersion.State.READY, trainable=True)
     datasets = seen(request, ready, "dataset__project").values_list("dataset", flat=True)
-    choices = {"model": _chat_models(), "dataset": list(dict.fromkeys(datasets.order_by("-created_at")[:_DATASETS]))}
+    offered = {"model": _chat_models(), "dataset": list(dict.fromkeys(datasets.order_by("-created_at")[:_DATASETS]))}
     context = {
         "title": "Fine-tune",
         "lead": "Teach a model from a dataset. The run can be paused, stopped and resumed; its curve is on the job's page.",
-        "inputs": inputs_for(finetuning.FIELDS, _given(request), choices=choices),
-        "error": error,
+        **_controls(request, finetuning.FIELDS, _FINETUNE_FIRST, offered, error),
+        "checked": checked,
+        "can_check": True,
         "submit": "Start training",
     }
     return render(request, "console/order.html", context, status=400 if error else 200)
 
 
-def _given(request: HttpRequest) -> QueryDict:
-    return request.POST if request.method == "POST" else request.GET
+def _looked_through(order: dict[str, Any]) -> dict[str, Any]:
+    """What the data holds and what the run would need, before anything is ordered."""
+    model = finetuning.base(order["model"])
+    budget = this_machine(settings.ENV.memory_budget_mb << 20).budget
+    return {"inspection": order["data"]["inspection"], "needed": finetuning.estimate_bytes(model, order), "budget": budget}
+
+
+def _controls(
+    request: HttpRequest, fields: Sequence[Field], first: Sequence[str], offered: dict[str, list[str]], error: Refusal | None
+) -> dict[str, Any]:
+    """The form's controls: what is decided first, and the rest, which opens when something in it was given or is wrong."""
+    given = request.POST if request.method == "POST" else _linked(request.GET, fields)
+    by_name = {field.name: field for field in fields}
+    rest = [field for field in fields if field.name not in first]
+    touched = [field.name for field in rest if field.kind != "bool" and given.get(field.name, "") not in {"", str(field.default)}]
+    return {
+        "inputs": inputs_for([by_name[name] for name in first], given, choices=offered),
+        "more": inputs_for(rest, given, choices=offered),
+        "more_open": bool(touched) or (error is not None and error.param in {field.name for field in rest}),
+        "error": error,
+    }
+
+
+def _linked(given: QueryDict, fields: Sequence[Field]) -> QueryDict:
+    """What a link gives. It says nothing of the switches it leaves out, unlike a form: they keep their defaults."""
+    filled = given.copy()
+    for field in fields:
+        if field.kind == "bool" and field.default:
+            filled.setdefault(field.name, "on")
+    return filled
 
 
 def _chat_models() -> list[str]:

@@ -1,6 +1,7 @@
 /* The playground: streams chat completions from our own API, one column per model compared. */
 import { csrfToken } from "./page.js";
 import { frames } from "./sse.js";
+import { LABELS, ballot, shuffled } from "./blind.js";
 import * as store from "./conversations.js";
 import { button, turn } from "./turns.js";
 
@@ -34,8 +35,10 @@ async function loadModels() {
       select.append(group);
     }
   }
-  const wanted = new URLSearchParams(location.search).get("model");
-  if (wanted) $("model").value = wanted;
+  const asked = new URLSearchParams(location.search);
+  if (asked.get("model")) $("model").value = asked.get("model");
+  if (asked.get("second")) $("second").value = asked.get("second");
+  $("blind").checked = asked.has("blind");
   offerAttachments();
 }
 
@@ -136,8 +139,8 @@ function addCall(calls, delta) {
 }
 
 /* One model's answer, streamed into a turn of its own; ``made`` grows as it comes, so that a stop keeps what is there. */
-async function one(made, column, signal) {
-  const shown = turn("assistant", made.model);
+async function one(made, column, signal, label = made.model) {
+  const shown = turn("assistant", label);
   column.append(shown.root);
   const response = await fetch(chat.dataset.chatUrl, {
     method: "POST", signal, body: JSON.stringify(body(made.model)),
@@ -166,7 +169,7 @@ async function one(made, column, signal) {
       const seconds = (performance.now() - begun) / 1000;
       const rate = (chunk.usage.completion_tokens / seconds).toFixed(1);
       made.foot = `${chunk.usage.completion_tokens} tokens, ${rate} per second, first after ${Math.round(first)} ms${made.cut ? ", cut at the longest answer allowed" : ""}`;
-      shown.foot(made.foot);
+      if (label === made.model) shown.foot(made.foot);
     }
   }
 }
@@ -182,7 +185,11 @@ async function answer() {
   const box = document.createElement("div");
   if (answers.length > 1) box.className = "compare";
   $("thread").append(box);
-  const results = await Promise.allSettled(answers.map((made) => one(made, box, running.signal)));
+  const blind = $("blind").checked && answers.length > 1 && answers[0].model !== answers[1].model;
+  const order = blind ? shuffled(answers) : answers;
+  const results = await Promise.allSettled(
+    order.map((made, index) => one(made, box, running.signal, blind ? LABELS[index] : made.model)),
+  );
   const stopped = results.some((result) => result.status === "rejected" && result.reason.name === "AbortError");
   const failed = results.find((result) => result.status === "rejected" && result.reason.name !== "AbortError");
   running = null;
@@ -191,10 +198,16 @@ async function answer() {
   if (stopped) for (const made of answers) if (made.id) forgetAnswer(made.id);
   if (answers.length > 1) {
     /* Both stay on the page; the person says which one the conversation goes on with. */
-    answers.forEach((made, index) => {
+    order.forEach((made, index) => {
       const tools = box.children[index] && box.children[index].querySelector(".tools");
       if (tools && made.content) tools.append(button("Go on with this", () => choose(made)));
     });
+  }
+  if (blind && !stopped && !failed) {
+    const names = [...box.querySelectorAll(".who > span:first-child")];
+    const question = String(conversation.turns.findLast((one) => one.role === "user").content);
+    box.after(ballot({ url: chat.dataset.votesUrl, models: order.map((made) => made.model), names, question, say }));
+    answers[0].foot = "Which answer is better?";
   }
   if (answers[0].content || answers[0].calls.length) conversation.turns.push(answers[0]);
   if (answers.length === 1) draw();

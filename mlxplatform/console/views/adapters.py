@@ -1,0 +1,123 @@
+"""What fine-tuning made: one adapter with its figures, what can be done with it, and several runs side by side."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.contrib import messages
+from django.db import transaction
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_POST
+
+from mlxplatform.accounts import audit
+from mlxplatform.accounts.scopes import READ, WRITE
+from mlxplatform.console import charts
+from mlxplatform.console.forms import body_of, inputs_for
+from mlxplatform.console.page import actor_of, page, seen, sight_of
+from mlxplatform.inference.contract import Refusal
+from mlxplatform.jobs.models import Job
+from mlxplatform.training import adapter_orders, blind, evaluation, registry
+from mlxplatform.training.curves import curve_of
+from mlxplatform.training.models import Adapter
+
+#: Runs drawn in one chart: more lines cannot be told apart.
+_MOST_RUNS = 5
+#: Runs offered for comparing.
+_OFFERED = 50
+_EVALUATION = tuple(field for field in evaluation.FIELDS if field.name not in {"adapter", "measures"})
+
+
+@page(READ)
+def adapter(request: HttpRequest, adapter_id: str) -> HttpResponse:
+    made = _find(request, adapter_id)
+    job = Job.objects.filter(pk=made.job).first() if made.job else None
+    context = {
+        "title": made.name,
+        "adapter": made,
+        "job": job,
+        "metrics": made.metrics,
+        "evaluation": made.metrics.get("evaluation"),
+        "chart": charts.losses({"loss": curve_of(job)}) if job else None,
+        "votes": blind.tallies(sight_of(request), made.model or made.name),
+        "measures": evaluation.MEASURES,
+        "inputs": inputs_for(_EVALUATION, request.GET),
+        "formats": ("gguf",) if made.model else adapter_orders.FORMATS,
+        "config_text": json.dumps(made.config, indent=2, ensure_ascii=False),
+        "lineage_text": json.dumps(made.lineage, indent=2, ensure_ascii=False),
+    }
+    return render(request, "console/adapter.html", context)
+
+
+@require_POST
+@page(WRITE)
+def adapter_action(request: HttpRequest, adapter_id: str) -> HttpResponse:
+    """Evaluate, fuse or export it, each a job; or delete it."""
+    made = _find(request, adapter_id)
+    actor = actor_of(request)
+    action = request.POST.get("action", "")
+    try:
+        if action == "delete":
+            with transaction.atomic():
+                audit.record(actor, "adapter.delete", made.id, project=made.project, before={"name": made.name})
+                registry.remove(made)
+            messages.success(request, f"Deleted {made.name}.")
+            return redirect("console:models")
+        job = _ordered(action, made, request, actor)
+    except Refusal as refusal:
+        messages.error(request, refusal.message)
+        return redirect("console:adapter", made.id)
+    return redirect("console:job", job.id)
+
+
+def _ordered(action: str, made: Adapter, request: HttpRequest, actor: str) -> Job:
+    if action == "evaluate":
+        body = body_of(request.POST, _EVALUATION) | {"adapter": made.id, "measures": request.POST.getlist("measures")}
+        kind, order = evaluation.KIND, evaluation.check(body, sight_of(request))
+    elif action == "fuse":
+        kind, order = adapter_orders.FUSE, adapter_orders.check_fuse({"adapter": made.id}, sight_of(request))
+    elif action == "export":
+        body = {"adapter": made.id, "format": request.POST.get("format")}
+        kind, order = adapter_orders.EXPORT, adapter_orders.check_export(body, sight_of(request))
+    else:
+        raise Http404
+    with transaction.atomic():
+        job = adapter_orders.submit(kind, order, project=made.project, created_by=actor, idempotency_key=None)
+        audit.record(actor, f"{kind}.submit", job.id, project=made.project, after=order)
+    return job
+
+
+@page(READ)
+def runs(request: HttpRequest) -> HttpResponse:
+    """The curves of several fine-tunes in one chart, and what they were told, side by side."""
+    found = seen(request, Job.objects.filter(kind="finetune").order_by("-created_at", "-id"))[:_OFFERED]
+    wanted = request.GET.getlist("job")[:_MOST_RUNS]
+    chosen = [job for job in found if job.id in wanted]
+    curves = {job.id: curve_of(job) for job in chosen}
+    names = sorted({name for job in chosen for name in job.config if name != "data"})
+    rows = [{"name": name, "values": [job.config.get(name) for job in chosen]} for name in names]
+    context = {
+        "title": "Compare runs",
+        "jobs": found,
+        "chosen": chosen,
+        "wanted": wanted,
+        "chart": charts.losses(curves) if chosen else None,
+        "ends": [_end(job, curves[job.id]) for job in chosen],
+        "differing": [row for row in rows if len({json.dumps(value) for value in row["values"]}) > 1],
+    }
+    return render(request, "console/runs.html", context)
+
+
+def _end(job: Job, curve: dict[str, Any]) -> dict[str, Any]:
+    """The last figures of a run."""
+    train, val = (curve[kind][-1] if curve[kind] else {} for kind in ("train", "val"))
+    best = min((point["loss"] for point in curve["val"]), default=None)
+    return {"job": job, "train": train, "val": val, "best": best}
+
+
+def _find(request: HttpRequest, adapter_id: str) -> Adapter:
+    made = seen(request, Adapter.objects.filter(pk=adapter_id)).first()
+    if made is None:
+        raise Http404
+    return made
