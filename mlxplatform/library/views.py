@@ -88,7 +88,8 @@ async def fitting(request: HttpRequest) -> dict[str, Any]:
     machine = _machine()
     report = fit.assess(model, machine, context)
     states = [host for host in await live_hosts() if any(m.id == model.id and m.resident for m in host.models)]
-    measured = max((float(host.raw.get("tokens_per_s") or 0) for host in states), default=0.0)
+    fastest = max((host.raw for host in states), key=lambda raw: float(raw.get("tokens_per_s") or 0), default={})
+    measured = float(fastest.get("tokens_per_s") or 0)
     return {
         "ok": True,
         "model": model.id,
@@ -97,6 +98,7 @@ async def fitting(request: HttpRequest) -> dict[str, Any]:
         "typical_context_tokens": fit.TYPICAL_CONTEXT,
         "typical_decode_tps": report.predicted_decode_tps,
         "measured_decode_tps": measured or None,
+        "measured_at": fastest.get("at") if measured else None,
         "report": report.describe(),
         "sku_matrix_ctx": fit.MATRIX_CONTEXT,
         "sku_matrix": fit.matrix(model),

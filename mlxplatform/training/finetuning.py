@@ -17,7 +17,7 @@ from mlxplatform.jobs import service
 from mlxplatform.jobs.models import Job
 from mlxplatform.library import local_models, names
 from mlxplatform.library.local_models import LocalModel
-from mlxplatform.training import data
+from mlxplatform.training import data, warm_start
 from mlxplatform.training.models import Adapter, TrainingRun
 
 KIND = "finetune"
@@ -42,6 +42,16 @@ FIELDS = (
     Field("fine_tune_type", "text", "lora", choices=("lora", "dora", "full"), doc="Which weights are trained"),
     Field("rank", "int", 8, low=1, high=512, doc="Rank of the adapter"),
     Field("scale", "float", 20.0, low=0.001, high=1000, doc="Factor of the adapter's output"),
+    Field(
+        "rank_scaling",
+        "text",
+        "constant",
+        choices=("constant", "by_bits", "by_kl"),
+        doc="One rank for all layers, or more for layers of more bits, or for those that packing hurt most",
+    ),
+    Field("rs_lora", "bool", False, doc="Scale by the root of the rank; rank_scaling constant only"),
+    Field("lora_plus_ratio", "float", 1.0, low=1, high=64, doc="LoRA+: how much faster the B matrices learn"),
+    Field("warm_start_adapter", "text", high=255, doc="Adapter of the same base, layers and rank to start from"),
     Field("lora_dropout", "float", 0.0, low=0, high=0.9, doc="Dropout in front of the adapter"),
     Field("target_modules", "names", doc="Layers that get an adapter; all linear ones when absent"),
     Field("num_layers", "int", -1, low=-1, high=10_000, doc="Train the last N blocks; -1: all"),
@@ -69,7 +79,16 @@ FIELDS = (
     Field("dpo_beta", "float", 0.1, low=0.0001, high=100, doc="DPO: how far from the reference"),
     Field("orpo_lambda", "float", 0.1, low=0, high=100, doc="ORPO: weight of the odds ratio"),
 )
-ALIASES = {"model_dir": "model", "model_id": "model", "data_dir": "dataset", "dataset_id": "dataset", "adapter_path": "suffix"}
+#: Names of the older system for the same fields.
+ALIASES = {
+    "model_dir": "model",
+    "model_id": "model",
+    "data_dir": "dataset",
+    "dataset_id": "dataset",
+    "adapter_path": "suffix",
+    **{f"{method}_warmup_iters": "warmup_iters" for method in ("dpo", "orpo")},
+    **{f"{method}_lr_schedule": "lr_schedule" for method in ("dpo", "orpo")},
+}
 
 
 def check(body: dict[str, Any], project: str | None) -> dict[str, Any]:
@@ -87,6 +106,8 @@ def check(body: dict[str, Any], project: str | None) -> dict[str, Any]:
     model = base(order["model"])
     _settle(order, model)
     order["revision"] = model.revision
+    if order["warm_start_adapter"] is not None:
+        order["warm_start_adapter"] = warm_start.check(order, model, project)
     order["data"] = data.choose(order, project)
     order["data"]["inspection"] = data.inspect(order["data"], FORMATS[order["method"]])
     return order
@@ -126,6 +147,11 @@ def _settle(order: dict[str, Any], model: LocalModel) -> None:
         raise invalid("fine_tune_type", "A quantized model cannot be trained in full; use lora or dora.")
     if order["output"] is not None and not full:
         raise invalid("output", "output names a full fine-tune; an adapter's name is made from suffix.")
+    if order["rs_lora"] and order["rank_scaling"] != "constant":
+        raise invalid("rs_lora", "rs_lora goes with rank_scaling constant only.")
+    for name, plain in (("rank_scaling", "constant"), ("rs_lora", False), ("lora_plus_ratio", 1.0), ("warm_start_adapter", None)):
+        if full and order[name] != plain:
+            raise invalid(name, f"{name} goes with adapters; a full fine-tune has none.")
     if order["keep"] is None:
         order["keep"] = "best" if order["early_stop_patience"] else "last"
     order["dtype"] = model.dtype if model.dtype in {"float32", "bfloat16", "float16"} else "bfloat16"

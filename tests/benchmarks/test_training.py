@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import statistics
 import subprocess
 import sys
 import time
+import timeit
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,14 @@ from mlxplatform.library import local_models, starters
 from mlxplatform.training import finetuning, quantization
 from tests.benchmarks.table import PAIRS, line, measured
 from tests.fixtures import tiny_model
+from workers.trainer.control import Control
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(3600)]
 
 #: Ours over mlx-lm's: tokens per second of training, seconds of converting, seconds of a scan.
-MIN_TRAIN, MAX_CONVERT, MAX_SCAN_S = 0.97, 1.1, 1.0
+MIN_TRAIN, MAX_CONVERT, MAX_SCAN_S, MAX_YIELD = 0.97, 1.1, 1.0, 0.01
+#: Questions timed, of which a run asks one a step.
+ASKED = 100_000
 STEPS, BATCH, LENGTH, WARM_UP = 8, 2, 128, 2
 FOLDERS = 200
 
@@ -68,6 +73,7 @@ def ours(model: Path, rows: Path, work: Path) -> float:
         "name": "n",
         "job": "job_bench",
         "lineage": {},
+        "project": "default",
         "dtype": "float32",
         "source": str(model),
         "train": str(rows),
@@ -103,6 +109,17 @@ def test_training_is_as_fast_as_mlx_lms(starter: Path, rows: Path, tmp_path: Pat
     value = measured(ratios)
     print("\n" + line("fine-tune tokens/s, ours / mlx_lm.lora (starter)", value, "ratio", f">= {MIN_TRAIN}"))
     assert value.high >= MIN_TRAIN
+
+
+def test_asking_between_steps_costs_next_to_nothing(starter: Path, rows: Path, tmp_path: Path) -> None:
+    source, _ = os.pipe()
+    control = Control(os.fdopen(source, "rb"))
+    asked = timeit.timeit(control.between_steps, number=ASKED) / ASKED
+    step = ours(starter, rows, tmp_path / "ours")
+    print(
+        "\n" + line("asking whether others wait / one step (starter)", measured([asked / step] * 2), "ratio", f"<= {MAX_YIELD}")
+    )
+    assert asked / step <= MAX_YIELD
 
 
 def test_converting_costs_what_mlx_lms_does(starter: Path, tmp_path: Path) -> None:

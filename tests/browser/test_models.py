@@ -45,14 +45,14 @@ def accessible(page: Page) -> None:
 
 def test_the_wizard_checks_data_trains_and_the_curve_survives_a_reload(page: Page, dataset: str) -> None:
     page.goto(f"/console/models/finetune?model=tiny&dataset={dataset}")
-    page.get_by_label("Iters").fill("60")
+    page.get_by_label("Iters", exact=True).fill("60")
     page.get_by_text("More settings").click()
     page.get_by_label("Steps per report").fill("5")
     page.get_by_label("Steps per eval").fill("20")
     page.get_by_role("button", name="Check the data first").click()
     expect(page.locator("#checked")).to_contain_text("18 (messages)")
     expect(page.locator("#checked")).to_contain_text("2")
-    expect(page.get_by_label("Iters")).to_have_value("60")
+    expect(page.get_by_label("Iters", exact=True)).to_have_value("60")
     page.get_by_role("button", name="Start training").click()
     page.wait_for_url(re.compile("/console/jobs/job_"))
     expect(page.locator("#chart canvas")).to_be_visible(timeout=PATIENCE)

@@ -200,7 +200,7 @@ def test_the_least_recently_used_model_makes_room_but_never_one_in_use(make_host
     long.cancel()
     assert long.done.wait(10)
     host.ask(model=EMBEDDER, kind="embedding", messages=[], inputs=["x"])
-    host.runtime.residency.pin(EMBEDDER, True)
+    host.runtime.residency.pin_only([EMBEDDER])
     with pytest.raises(Refusal):
         host.start(max_tokens=2)
 
@@ -263,9 +263,9 @@ def test_an_idle_model_that_is_asked_just_now_stays(make_host: MakeHost, monkeyp
 def test_an_unused_model_leaves_memory_unless_it_is_pinned(make_host: MakeHost) -> None:
     host = make_host(keep_alive=1e-6)
     host.ask(max_tokens=2)
-    host.runtime.residency.pin("tiny", True)
+    host.runtime.residency.pin_only(["tiny"])
     host.runtime.residency.unload_idle()
     assert host.engine().state == "ready"
-    host.runtime.residency.pin("tiny", False)
+    host.runtime.residency.pin_only([])
     host.runtime.residency.unload_idle()
     assert host.runtime.residency.get("tiny") is None

@@ -140,6 +140,16 @@ def test_a_model_no_layer_of_which_fits_fails_with_layer_and_sizes(worker: Pulse
     assert sorted(path.name for path in MODELS.iterdir()) == ["narrow", "tiny"]
 
 
+def test_a_method_that_cannot_leave_a_layer_out_names_the_layer_and_its_sizes(worker: Pulse) -> None:
+    tiny_model.install(settings.HOME, "narrow", hidden=48)
+
+    job = run_to_end(worker, order(model="narrow", method="gptq", bits=4, group_size=32))
+
+    assert (job.state, job.error_code, job.attempts) == ("failed", "group_size_unsuitable", 1)
+    assert "32" in job.error and "[491, 48]" in job.error
+    assert sorted(path.name for path in MODELS.iterdir()) == ["narrow", "tiny"]
+
+
 def test_a_quantized_model_can_be_quantized_again(worker: Pulse) -> None:
     run_to_end(worker, order(bits=8, output="eight", report=False))
 

@@ -19,16 +19,18 @@ from safetensors.numpy import load_file, save_file
 from mlxplatform.broker.connections import sync_client
 from mlxplatform.broker.lease import look
 from mlxplatform.files import service as files
+from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs import service
 from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.pulse import Pulse
 from mlxplatform.library import local_adapters, local_models
-from mlxplatform.training import finetuning
+from mlxplatform.training import finetuning, quantization
 from mlxplatform.training.curves import curve_of
 from mlxplatform.training.models import Adapter, TrainingRun
 from tests.fixtures import tiny_model
 from tests.fixtures.trainer_jobs import logs, metrics, run_to_end, stages, start, trainer_worker, wait_until
 from workers.tasks import trainer_child
+from workers.trainer import ranks
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("broker")]
 
@@ -301,3 +303,66 @@ def test_preferences_are_learned(worker: Pulse, method: str) -> None:
 
 def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def test_layers_of_fewer_bits_get_smaller_adapters_that_mlx_lm_reads(worker: Pulse) -> None:
+    made = quantization.check({"model": "tiny", "target_bpw": 6.5, "output": "mixed", "report": False})
+    quantized = run_to_end(worker, quantization.submit(made, project="default", created_by="test"))
+    assert quantized.state == "done", quantized.error
+    bits = quantized.result["mixed"]["bits"]
+
+    job = run_to_end(worker, order([CODE] * 8, model="mixed", rank=4, rank_scaling="by_bits", iters=60, lora_plus_ratio=2.0))
+
+    assert job.state == "done", job.error
+    ranks = job.result["applied_ranks"]
+    assert {bits[name]: rank for name, rank in ranks.items()} == {4: 4, 8: 8}
+    folder = settings.HOME / "adapters" / job.result["adapter"]
+    config, weights = json.loads((folder / "adapter_config.json").read_text()), load_file(folder / "adapters.safetensors")
+    assert config["lora_parameters"]["rank"] == 8 and config["applied_ranks"] == ranks and "ranks" not in config
+    small = next(name for name, rank in ranks.items() if rank == 4)
+    assert weights[f"{small}.lora_a"].shape[1] == 8 and not weights[f"{small}.lora_a"][:, 4:].any()
+    shutil.rmtree(settings.HOME / "models" / "tiny")
+    (settings.HOME / "models" / "mixed").rename(settings.HOME / "models" / "tiny")
+    assert answer_of(folder, "code?") == "ZX-81"
+
+
+def test_a_run_starts_from_another_adapters_weights(worker: Pulse) -> None:
+    first = run_to_end(worker, order([CODE] * 8, iters=60, steps_per_report=1))
+    name = first.result["name"]
+
+    second = run_to_end(worker, order([CODE] * 8, iters=5, steps_per_report=1, warm_start_adapter=name))
+
+    assert second.state == "done", second.error
+    begun, ended = curve_of(second)["train"][0]["loss"], curve_of(first)["train"][-1]["loss"]
+    assert begun == pytest.approx(ended, rel=0.05) and begun < curve_of(first)["train"][0]["loss"] / 2
+    for fields, param in (
+        ({"rank": 4}, "rank"),
+        ({"fine_tune_type": "dora"}, "fine_tune_type"),
+        ({"warm_start_adapter": "ad_nothing"}, "warm_start_adapter"),
+    ):
+        with pytest.raises(Refusal) as refused:
+            order(**{"warm_start_adapter": name, **fields})
+        assert refused.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("by_bits", {"a": 4, "b": 8, "c": 8, "d": 2}),
+        ("by_kl", {"a": 8, "b": 16, "c": 4, "d": 8}),
+    ],
+)
+def test_ranks_follow_what_the_bases_files_say(tmp_path: Path, kind: str, expected: dict[str, int]) -> None:
+    packed = {"bits": 2, "group_size": 64, "b": {"bits": 4}, "c": False, "d": {"bits": 1}}
+    (tmp_path / "config.json").write_text(json.dumps({"quantization": packed}))
+    (tmp_path / "quantization_report.json").write_text(json.dumps({"mixed": {"kl": {"a": 0.2, "b": 9.0, "c": 0.01}}}))
+
+    assert ranks.chosen(kind, 8, list("abcd"), tmp_path) == (expected, "")
+
+
+def test_without_measured_sensitivities_ranks_follow_bits_and_the_run_says_so(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+
+    found, note = ranks.chosen("by_kl", 8, ["a"], tmp_path)
+
+    assert found == {"a": 8} and "no measured" in note

@@ -188,3 +188,16 @@ def test_two_trainings_never_run_at_once(worker: Pulse) -> None:
     if second.state == "queued":
         run_to_end(worker, second)
     assert second.state == "done", second.error
+
+
+def test_a_run_that_can_never_fit_is_refused_with_both_numbers_before_anything_starts(
+    worker: Pulse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(settings.ENV.values, "memory_budget_mb", 1)
+    begun: list[Any] = []
+    monkeypatch.setattr(trainer_child.Child, "__init__", lambda child, task: begun.append(task))
+
+    job = run_to_end(worker, order(iters=1, batch_size=8))
+
+    assert (job.state, job.error_code, job.attempts, begun) == ("failed", "memory_admission", 1, [])
+    assert job.error.count("GiB") == 2

@@ -36,6 +36,9 @@ class Engine:
     def stop(self) -> None:
         self.state = "stopped"
 
+    def set_room(self, size: int) -> None:
+        """Engines are told what they may use; nothing to do for one that is not there."""
+
 
 class Context:
     job_id = "job_1"
@@ -70,7 +73,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
         held = Residency("h", budget, lambda model, left: {}, lambda: None)
         held._engines = {engine.model.id: engine for engine in engines}  # type: ignore[misc]
         if pinned:
-            held.pin(pinned, True)
+            held.pin_only([pinned])
         monkeypatch.setattr(host, "_runtime", type("Runtime", (), {"residency": held})())
         return held
 

@@ -261,11 +261,8 @@ class Residency:
             self._reservations = [other for other in self._reservations if other is not reservation]
         self.share_out()
 
-    def pin(self, model_id: str, pinned: bool) -> None:
-        with self._lock:
-            (self._pinned.add if pinned else self._pinned.discard)(model_id)
-
     def pin_only(self, model_ids: Iterable[str]) -> None:
+        """Replace what is pinned: these models never leave memory by themselves."""
         with self._lock:
             self._pinned = set(model_ids)
 

@@ -101,7 +101,7 @@ async def _answers(ctx: JobContext, adapter: Adapter, asked: list[Question]) -> 
     async with RowPool(ctx) as pool:
 
         async def ask(question: Question, who: str, model: str) -> str:
-            return await _call(pool, question.ordinal, who, model, question.asked, order["max_tokens"])
+            return await _call(pool, adapter.project, question.ordinal, who, model, question.asked, order["max_tokens"])
 
         async def one(question: Question) -> dict[str, Any]:
             base, tuned = await asyncio.gather(ask(question, "base", order["model"]), ask(question, "tuned", tuned_name))
@@ -111,8 +111,8 @@ async def _answers(ctx: JobContext, adapter: Adapter, asked: list[Question]) -> 
                 row |= {f"{who}_matches": evaluation.matches(row[who], question.expected) for who in ("base", "tuned")}
             if "judge" in order["measures"]:
                 verdicts = await asyncio.gather(
-                    _judge(pool, question, "first-base", order["judge_model"], base, tuned),
-                    _judge(pool, question, "first-tuned", order["judge_model"], tuned, base),
+                    _judge(pool, adapter.project, question, "first-base", order["judge_model"], base, tuned),
+                    _judge(pool, adapter.project, question, "first-tuned", order["judge_model"], tuned, base),
                 )
                 row["winner"] = "tie" if base == tuned else evaluation.winner(*verdicts)
             return row
@@ -127,15 +127,22 @@ async def _answers(ctx: JobContext, adapter: Adapter, asked: list[Question]) -> 
     return result
 
 
-async def _judge(pool: RowPool, question: Question, step: str, model: str, first: str, second: str) -> str:
+async def _judge(pool: RowPool, project: str, question: Question, step: str, model: str, first: str, second: str) -> str:
     said = evaluation.judge_prompt(question, first, second)
-    return await _call(pool, question.ordinal, step, model, said, 8, Constraint("choice", list(evaluation.VERDICTS)))
+    return await _call(pool, project, question.ordinal, step, model, said, 8, Constraint("choice", list(evaluation.VERDICTS)))
 
 
 async def _call(
-    pool: RowPool, ordinal: int, step: str, model: str, said: list[Message], limit: int, constraint: Constraint | None = None
+    pool: RowPool,
+    project: str,
+    ordinal: int,
+    step: str,
+    model: str,
+    said: list[Message],
+    limit: int,
+    constraint: Constraint | None = None,
 ) -> str:
-    """One durable call.
+    """One durable call, on behalf of the adapter's project: no other may ask it.
 
     Raises:
         JobFailed: the engine refused it.
@@ -151,6 +158,7 @@ async def _call(
         sampling=Sampling(temperature=0.0, seed=seed),
         max_tokens=limit,
         constraint=constraint,
+        project=project,
     )
     result = await pool.call(RowRequest(key, ordinal, request))
     if result.output is None:

@@ -17,7 +17,7 @@ from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.states import CANCELLED, DONE
 from mlxplatform.library import local_models, names, publication
 from mlxplatform.library.local_models import LocalModel
-from mlxplatform.training import curves, data, finetuning, quantization, registry, reports
+from mlxplatform.training import curves, data, finetuning, quantization, registry, reports, warm_start
 from mlxplatform.training.models import TrainingRun
 from mlxplatform.training.openai.render import metrics_csv
 from workers.engine.platform import memory_budget
@@ -74,6 +74,9 @@ def finetune(ctx: JobContext) -> dict[str, Any]:
             train, valid = data.paths(order["data"])
         needed = finetuning.estimate_bytes(model, order)
         preflight(needed)
+        started_from = warm_start.folder(order.get("warm_start_adapter"))
+        if order.get("warm_start_adapter") and started_from is None:
+            raise JobFailed("adapter_not_found", "The adapter to start from is not here any more.")
         publication.sweep(root)
         sweep_work()
         task = {
@@ -88,6 +91,7 @@ def finetune(ctx: JobContext) -> dict[str, Any]:
             "valid": str(valid) if valid else "",
             "formats": finetuning.FORMATS[order["method"]],
             "lineage": data.lineage(order["data"]),
+            "warm_start": str(started_from or ""),
             "work": str(work),
             "output_root": str(root),
             "output": output,

@@ -15,7 +15,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx import nn
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_unflatten
 
 from workers.engine.loading import import_light_mlx_lm
 from workers.trainer import checkpoint
@@ -56,8 +56,30 @@ def attach(model: nn.Module, config: dict[str, Any]) -> None:
         if config["num_layers"] >= len(model.layers):
             model.unfreeze()
         return
+    if config.get("ranks"):
+        _attach_by_rank(model, config, config["ranks"])
+        return
     convert = _tuner_utils().linear_to_lora_layers
     convert(model, config["num_layers"], dict(config["lora_parameters"]), use_dora=config["fine_tune_type"] == "dora")
+
+
+def _attach_by_rank(model: nn.Module, config: dict[str, Any], ranks: dict[str, int]) -> None:
+    """As mlx-lm does it, but with a rank for each layer."""
+    tuner, parameters = _tuner_utils(), config["lora_parameters"]
+    kind = tuner.DoRALinear if config["fine_tune_type"] == "dora" else tuner.LoRALinear
+    modules = dict(model.named_modules())
+    made = [
+        (name, kind.from_base(modules[name], r=rank, scale=parameters["scale"], dropout=parameters["dropout"]))
+        for name, rank in ranks.items()
+    ]
+    model.update_modules(tree_unflatten(made))
+
+
+def adapted_names(model: nn.Module, num_layers: int, keys: list[str]) -> list[str]:
+    """Full names of the layers that get an adapter."""
+    wanted, last = set(keys), list(model.layers)[-num_layers:]
+    inside = {id(module) for block in last for path, module in block.named_modules() if path in wanted}
+    return [name for name, module in model.named_modules() if id(module) in inside]
 
 
 def checkpoint_activations(model: nn.Module) -> None:
@@ -93,10 +115,35 @@ def _tuner_utils() -> Any:
 
 
 def write(folder: Path, model: nn.Module, config: dict[str, Any]) -> int:
-    """Write an adapter directory; answers the bytes of its weights."""
-    checkpoint.save_weights(folder / WEIGHTS, model)
-    (folder / CONFIG).write_text(json.dumps(config, indent=1) + "\n")
+    """Write an adapter directory; answers the bytes of its weights.
+
+    mlx-lm knows one rank for all layers: smaller ones are filled up with zeros, which change nothing.
+    """
+    shown = {name: value for name, value in config.items() if name != "ranks"}
+    weights = checkpoint.trained_weights(model)
+    if config.get("ranks"):
+        rank = max(config["ranks"].values())
+        weights = {name: _filled_up(name, value, rank) for name, value in weights.items()}
+        shown["lora_parameters"] = {**config["lora_parameters"], "rank": rank}
+        shown["applied_ranks"] = config["ranks"]
+    mx.save_safetensors(str(folder / WEIGHTS), weights, metadata={"format": "mlx"})
+    (folder / CONFIG).write_text(json.dumps(shown, indent=1) + "\n")
     return (folder / WEIGHTS).stat().st_size
+
+
+def _filled_up(name: str, value: mx.array, rank: int) -> mx.array:
+    if name.endswith(".lora_a"):
+        return mx.pad(value, [(0, 0), (0, rank - value.shape[1])])
+    return mx.pad(value, [(0, rank - value.shape[0]), (0, 0)]) if name.endswith(".lora_b") else value
+
+
+def warm_start(model: nn.Module, folder: Path) -> None:
+    """Put another adapter's weights into a model whose adapter layers are attached; only weights, nothing else of its run.
+
+    Raises:
+        Explained: its layers or ranks are others.
+    """
+    _load_into(model, folder)
 
 
 def mount(model: nn.Module, folder: Path) -> dict[str, Any]:
@@ -107,6 +154,11 @@ def mount(model: nn.Module, folder: Path) -> dict[str, Any]:
     """
     config = read_config(folder)
     attach(model, config)
+    _load_into(model, folder)
+    return config
+
+
+def _load_into(model: nn.Module, folder: Path) -> None:
     try:
         weights: Any = mx.load(str(folder / WEIGHTS))
     except (FileNotFoundError, RuntimeError, ValueError) as error:
@@ -118,7 +170,6 @@ def mount(model: nn.Module, folder: Path) -> dict[str, Any]:
         name = (misfits or sorted(set(present) - set(weights)))[0]
         raise Explained("adapter_incompatible", f"The adapter does not fit this model: {name} differs in name or shape.")
     model.load_weights(list(weights.items()), strict=False)
-    return config
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -74,7 +74,11 @@ def best(folder: Path) -> Path | None:
 
 
 def save_weights(path: Path, model: nn.Module) -> None:
-    mx.save_safetensors(str(path), _flat(model.trainable_parameters()), metadata={"format": "mlx"})
+    mx.save_safetensors(str(path), trained_weights(model), metadata={"format": "mlx"})
+
+
+def trained_weights(model: nn.Module) -> dict[str, mx.array]:
+    return _flat(model.trainable_parameters())
 
 
 def load_weights(path: Path, model: nn.Module) -> None:

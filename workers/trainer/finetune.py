@@ -19,16 +19,14 @@ import mlx.optimizers as optim
 import numpy as np
 from mlx import nn
 
-from mlxplatform.library import publication
 from mlxplatform.training import rows
-from workers.trainer import adapters, checkpoint, examples, model_files, objectives, optimizing, report
+from workers.trainer import adapters, checkpoint, examples, model_files, objectives, optimizing, ranks, report
 from workers.trainer.batches import Plan, padded
 from workers.trainer.control import Control, Stop
 from workers.trainer.examples import Collected
+from workers.trainer.outcome import METRICS, publish, shown
 from workers.trainer.report import Explained
 
-METRICS = "metrics.jsonl"
-RUN = "run.json"
 #: Multiplier that spreads the seeds of neighbouring steps.
 _SPREAD = 1_000_003
 
@@ -43,10 +41,13 @@ def run(task: dict[str, Any], control: Control) -> dict[str, Any]:
     config = _adapter_config(task, model)
     mx.random.seed(task["seed"])
     adapters.attach(model, config)
+    if task.get("warm_start"):
+        adapters.warm_start(model, Path(task["warm_start"]))
+        report.emit("log", line=f"The adapter starts from the weights of {task['warm_start_adapter']}.")
     trainer = Trainer(task, control, model, train, valid)
     outcome = trainer.train()
     report.stage("publish", 0.99, "Publishing.")
-    return _publish(task, model, config, trainer, outcome)
+    return publish(task, model, config, trainer, outcome)
 
 
 class Trainer:
@@ -252,7 +253,7 @@ class Trainer:
         """Cut off what a dead attempt wrote after its last checkpoint: those steps come again."""
         path = self.folder / METRICS
         if not path.exists():
-            line = json.dumps({"kind": "meta", "task": _shown(self.task), "t": round(time.time(), 3)}) + "\n"
+            line = json.dumps({"kind": "meta", "task": shown(self.task), "t": round(time.time(), 3)}) + "\n"
             path.write_text(line)
             self.state["metrics_bytes"] = len(line)
             return
@@ -318,7 +319,14 @@ def _adapter_config(task: dict[str, Any], model: nn.Module) -> dict[str, Any]:
         "project": task["project"],
     }
     if task["fine_tune_type"] != "full":
-        config["lora_parameters"]["keys"] = adapters.resolve_keys(model, task["target_modules"])
+        keys = config["lora_parameters"]["keys"] = adapters.resolve_keys(model, task["target_modules"])
+        if task.get("rs_lora"):
+            config["lora_parameters"]["scale"] = task["scale"] * math.sqrt(task["rank"])
+        if task.get("rank_scaling", "constant") != "constant":
+            names = adapters.adapted_names(model, layers, keys)
+            config["ranks"], note = ranks.chosen(task["rank_scaling"], task["rank"], names, Path(task["source"]))
+            if note:
+                report.emit("log", line=note)
     return config
 
 
@@ -328,57 +336,6 @@ def _objective(task: dict[str, Any]) -> Any:
     if task["method"] == "orpo":
         return objectives.orpo(task["orpo_lambda"])
     return objectives.sft
-
-
-def _publish(task: dict[str, Any], model: nn.Module, config: dict[str, Any], trainer: Trainer, outcome: str) -> dict[str, Any]:
-    best = checkpoint.best(trainer.folder) if task["keep"] == "best" else None
-    if best is not None:
-        checkpoint.load_weights(best, model)
-    state = trainer.state
-    result: dict[str, Any] = {
-        "outcome": outcome,
-        "base_model": task["model"],
-        "steps": state["step"],
-        "planned_steps": trainer.steps,
-        "trained_tokens": state["trained_tokens"],
-        "seconds": round(state["seconds"], 2),
-        "peak_gb": round(mx.get_peak_memory() / 1e9, 4),
-        "final_train": state["last_train"],
-        "final_val": state["vals"][-1] if state["vals"] else None,
-        "best": state["best"],
-        "kept": "best" if best is not None else "last",
-        "trajectory": state["vals"],
-        "dataset": {"train": trainer.train_rows.describe(), "valid": trainer.valid_rows.describe()},
-        "validation": bool(trainer.valid_rows.chosen),
-    }
-    root, name = Path(task["output_root"]), task["output"]
-    with publication.private_directory(root) as folder:
-        if task["fine_tune_type"] == "full":
-            source = Path(task["source"])
-            _, base_config = model_files.load(source, dense=True)
-            model_files.cast(model, task["dtype"])
-            base_config["torch_dtype"] = task["dtype"]
-            result["bytes"] = model_files.tensor_bytes(model)
-            model_files.save(folder, source, model, base_config)
-        else:
-            result["bytes"] = adapters.write(folder, model, config)
-            result["layers"] = config["lora_parameters"]["keys"]
-        (folder / METRICS).write_bytes((trainer.folder / METRICS).read_bytes())
-        (folder / RUN).write_text(json.dumps({"config": _shown(task), "result": result}, indent=1) + "\n")
-        publication.write_provenance(
-            folder, kind="finetune", base=task["model"], base_revision=task["revision"], job=task["job"], lineage=task["lineage"]
-        )
-        try:
-            publication.publish(folder, root, name)
-        except publication.NameTaken:
-            raise Explained("name_taken", f"{name} exists already; nothing was changed.") from None
-    return result
-
-
-def _shown(task: dict[str, Any]) -> dict[str, Any]:
-    """The task without paths of this machine: with it, the run can be repeated elsewhere."""
-    hidden = {"source", "train", "valid", "work", "output_root", "blas", "threads", "task"}
-    return {name: value for name, value in task.items() if name not in hidden}
 
 
 def _empty_window() -> dict[str, float]:

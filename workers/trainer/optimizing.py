@@ -35,7 +35,16 @@ def schedule(kind: str, peak: float, warmup: int, updates: int) -> Callable[[mx.
 
 
 def build(task: dict[str, Any], updates: int) -> optim.Optimizer:
-    rate = schedule(task["lr_schedule"], task["learning_rate"], task["warmup_iters"], updates)
+    """The optimizer of a run. With a LoRA+ ratio, the adapters' B matrices learn that much faster than the rest."""
+    ratio = task.get("lora_plus_ratio") or 1.0
+    if ratio == 1.0:
+        return _one(task, task["learning_rate"], updates)
+    both = [_one(task, task["learning_rate"], updates), _one(task, task["learning_rate"] * ratio, updates)]
+    return optim.MultiOptimizer(both, [lambda name, _: not name.endswith("lora_b")])
+
+
+def _one(task: dict[str, Any], peak: float, updates: int) -> optim.Optimizer:
+    rate = schedule(task["lr_schedule"], peak, task["warmup_iters"], updates)
     name, decay = task["optimizer"], task["weight_decay"]
     if name == "adamw":
         return optim.AdamW(learning_rate=rate, betas=[0.9, 0.999], eps=1e-8, weight_decay=decay)

@@ -8,6 +8,7 @@ new name until the written directory has been read back.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -221,8 +222,14 @@ def _by_sensitivity(task: dict[str, Any], source: Path, control: Control) -> tup
         "candidate_bits": sorted(widths),
         "layers_by_bits": counts,
         "bits": bits,
+        "kl": {layer.name: _finite(layer.divergence[bits[layer.name]]) for layer in measured},
         "calibration_sha256": digest,
     }
+
+
+def _finite(value: float) -> float:
+    """JSON has no NaN; a divergence nobody could compute counts as a very large one."""
+    return float(f"{value:.6g}") if math.isfinite(value) else 1e9
 
 
 def _scheme(task: dict[str, Any]) -> dict[str, Any]:

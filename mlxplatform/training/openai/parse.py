@@ -6,7 +6,8 @@ from typing import Any
 
 from mlxplatform.http.fields import Field, invalid, read
 from mlxplatform.inference.contract import Refusal
-from mlxplatform.training import finetuning
+from mlxplatform.library.local_adapters import NAME_PREFIX
+from mlxplatform.training import finetuning, warm_start
 
 _BODY = (
     Field("model", "text", required=True, high=256),
@@ -59,9 +60,11 @@ def order(body: dict[str, Any], project: str | None) -> tuple[dict[str, Any], di
         if name not in MLX_FIELDS:
             why = f"mlx.{name} is not known; its fields are {', '.join(MLX_FIELDS)}."
             raise Refusal(400, "unknown_parameter", why, param=f"mlx.{name}")
+    # A fine-tuned name goes on from its adapter; what both runs must share is its, unless the body says so itself.
+    named = warm_start.continued(sent["model"], project) if sent["model"].startswith(NAME_PREFIX) else {"model": sent["model"]}
     wanted: dict[str, Any] = {
+        **named,
         **extra,
-        "model": sent["model"],
         "training_file": sent["training_file"],
         "validation_file": sent["validation_file"],
         "suffix": sent["suffix"],
@@ -74,6 +77,7 @@ def order(body: dict[str, Any], project: str | None) -> tuple[dict[str, Any], di
     checked = finetuning.check({name: value for name, value in wanted.items() if value is not None}, project)
     resolved = _resolve(hyper, checked, extra)
     surface = {"method": kind, "hyperparameters": resolved, "metadata": metadata, "training_file": sent["training_file"]}
+    surface["model"] = sent["model"]
     return checked, surface
 
 

@@ -6,7 +6,7 @@ import datetime as dt
 from typing import Any
 
 from mlxplatform.jobs.models import Job, JobEvent
-from mlxplatform.jobs.states import TERMINAL
+from mlxplatform.jobs.states import RUNNING, TERMINAL
 from mlxplatform.training import finetuning
 from mlxplatform.training.models import Adapter, TrainingRun
 
@@ -41,10 +41,10 @@ def job_object(job: Job, run: TrainingRun | None, made: Adapter | None) -> dict[
         "error": {"code": job.error_code, "message": job.error, "param": None} if job.state == "failed" else None,
         "fine_tuned_model": (made.model or made.name) if made and job.state == "done" else None,
         "finished_at": _seconds(job.ended_at) if job.state in TERMINAL else None,
-        "estimated_finish": None,
+        "estimated_finish": _estimated(job),
         "hyperparameters": {name: hyper.get(name) for name in ("batch_size", "learning_rate_multiplier", "n_epochs")},
         "method": {"type": kind, kind: {"hyperparameters": hyper}},
-        "model": order["model"],
+        "model": surface.get("model") or order["model"],
         "organization_id": "org-local",
         "result_files": [run.result_file] if run and run.result_file else [],
         "seed": order["seed"],
@@ -56,6 +56,14 @@ def job_object(job: Job, run: TrainingRun | None, made: Adapter | None) -> dict[
         "metadata": surface.get("metadata"),
         "mlx": {name: order[name] for name in finetuning_fields() if name in order},
     }
+
+
+def _estimated(job: Job) -> int | None:
+    """When a running job will be done, as it last said."""
+    if job.state != RUNNING:
+        return None
+    said = JobEvent.objects.filter(job=job, type="stage", payload__eta_s__isnull=False).order_by("-seq").first()
+    return int(said.at.timestamp() + said.payload["eta_s"]) if said else None
 
 
 def finetuning_fields() -> tuple[str, ...]:

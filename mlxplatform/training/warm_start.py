@@ -1,0 +1,61 @@
+"""Starting a run from another adapter's weights: which one may be that, and where it lies. Optimizer and schedule start anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+
+from mlxplatform.http.fields import invalid
+from mlxplatform.inference.contract import Refusal
+from mlxplatform.inference.placement import model_not_found
+from mlxplatform.library import local_adapters
+from mlxplatform.library.local_models import LocalModel
+from mlxplatform.training.models import Adapter
+
+#: What both runs must agree on for the weights to find their places.
+_SHARED = ("fine_tune_type", "rank", "rank_scaling", "num_layers", "target_modules")
+
+
+def check(order: dict[str, Any], model: LocalModel, project: str | None) -> str:
+    """The id of the adapter an order starts from.
+
+    Raises:
+        Refusal: 404 there is none, 400 it was made otherwise than this run would be.
+    """
+    wanted = order["warm_start_adapter"]
+    by = "name" if wanted.startswith(local_adapters.NAME_PREFIX) else "id"
+    found = Adapter.objects.filter(**{by: wanted}, model="")
+    adapter = (found if project is None else found.filter(project=project)).first()
+    if adapter is None or local_adapters.find(adapter.id, settings.HOME) is None:
+        raise Refusal(404, "adapter_not_found", "There is no such adapter.", param="warm_start_adapter")
+    if adapter.method == "merge":
+        raise invalid("warm_start_adapter", "A merged adapter cannot be started from; start from one of those it was made of.")
+    if (adapter.base_model, adapter.base_revision) != (model.id, model.revision):
+        raise invalid("warm_start_adapter", f"That adapter was made for {adapter.base_model}, as it was then.")
+    for name in _SHARED:
+        theirs = adapter.config.get(name, "constant" if name == "rank_scaling" else None)
+        if theirs != order[name]:
+            raise invalid(name, f"{name} must be {theirs} to start from that adapter.")
+    return adapter.id
+
+
+def continued(name: str, project: str | None) -> dict[str, Any]:
+    """The fields of an order that goes on from a fine-tuned name: its base, and what both runs must agree on.
+
+    Raises:
+        Refusal: 404.
+    """
+    found = Adapter.objects.filter(name=name, model="")
+    adapter = (found if project is None else found.filter(project=project)).first()
+    if adapter is None:
+        raise model_not_found(name)
+    shared = {key: adapter.config[key] for key in _SHARED if adapter.config.get(key) is not None}
+    return {**shared, "model": adapter.base_model, "warm_start_adapter": adapter.id}
+
+
+def folder(adapter_id: str | None) -> Path | None:
+    """Where its files are; None when the order starts from nothing, or they are gone."""
+    local = local_adapters.find(adapter_id, settings.HOME) if adapter_id else None
+    return local.path if local else None
