@@ -114,7 +114,7 @@ def _made(job: Job) -> tuple[str, str] | None:
 def _life(events: list[JobEvent]) -> list[dict[str, Any]]:
     """The turning points as a person reads them: what it became, when, for how long, and what was said about it."""
     turns = []
-    for event, following in zip(events, [*events[1:], None], strict=True):
+    for event, following in zip(events, [*events[1:], None][: len(events)], strict=True):
         facts = dict(event.payload)
         state = str(facts.pop("state", event.type))
         lasted = (following.at - event.at).total_seconds() if following is not None else 0
