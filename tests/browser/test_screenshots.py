@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
