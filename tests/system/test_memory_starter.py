@@ -17,7 +17,8 @@ from tests.fixtures.memory_life import HARD_WATER, LIFE
 from tests.fixtures.memory_notes import jsonl
 from tests.system.stack import Stack, eventually
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
+#: Some thirty answers of a real model: minutes on two cores, more beside other work.
+pytestmark = [pytest.mark.stack, pytest.mark.drill, pytest.mark.timeout(1800)]
 STARTER = "smollm2-135m-instruct"
 #: Two subjects of two chats each, and some small talk: what a slow machine writes in two minutes.
 STORY = [chat for chat in LIFE if "boat" not in chat["id"]]
@@ -55,7 +56,7 @@ class Owner:
             found = self.get(f"/api/jobs/{job}")["job"]
             return found if found["state"] in {"done", "failed", "cancelled"} else None
 
-        ended = eventually(look, seconds=400, what=f"the end of {job}")
+        ended = eventually(look, seconds=800, what=f"the end of {job}")
         assert ended["state"] == "done", ended["error"]
         return ended["result"]
 
