@@ -82,6 +82,8 @@ def everything() -> dict[str, Any]:
     return {"openapi": "3.0.3", "info": {"title": "all", "version": "1"}, "paths": paths}
 
 
+@pytest.mark.drill
+@pytest.mark.timeout(900)
 def test_no_request_to_any_route_breaks_the_server_with_or_without_a_key(make_stack: Callable[..., Stack]) -> None:
     stack = make_stack()
     secret = stack.manage("keys", "create", "fuzz", "--scope", "admin").stdout.strip()
