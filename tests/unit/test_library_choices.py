@@ -20,7 +20,7 @@ from mlxplatform.library.presets import Choices, with_preset
 from tests.fixtures import tiny_model
 from workers.prepare import resolve
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("broker")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("broker")]
 
 
 @pytest.fixture(autouse=True)
