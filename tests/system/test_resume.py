@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -94,6 +97,24 @@ def test_a_response_goes_on_after_the_web_process_was_killed(fresh_stack: Stack)
         model="tiny", input="And?", previous_response_id=response_id, max_output_tokens=4, truncation="auto"
     )
     assert chained.status in {"completed", "incomplete"}
+
+
+def test_a_stream_left_by_its_client_and_its_web_process_is_stopped(make_stack: Callable[..., Stack]) -> None:
+    stack = make_stack(MLXPLATFORM_RESUME_GRACE_SECONDS="0.5")
+    # An engine that stands still cannot reach the end before the patience of its host does.
+    halted: list[int] = []
+
+    def kill() -> None:
+        halted.append(stack.kill("engine", signal.SIGSTOP))
+        stack.kill_and_wait("web")
+
+    seen = cut(stack, "POST", "/v1/chat/completions", kill, 3, json={**CHAT, "max_tokens": 1900})
+    eventually(lambda: "request.left" in stack.logs("gpu"), what="the end of the host's patience")
+    with contextlib.suppress(ProcessLookupError):  # its host may have replaced it
+        os.kill(halted[0], signal.SIGCONT)
+    eventually(lambda: stack.http.get("/stats").json()["active"] == 0, what="a free engine")
+    path = f"/v1/chat/completions/{seen[0][1]['id']}"
+    assert stack.http.get(path).status_code == 404
 
 
 @pytest.fixture
