@@ -21,6 +21,8 @@ pytestmark = pytest.mark.stack
 
 #: The tokens that end an answer, forbidden.
 ENDLESS = {"logit_bias": {"0": -100, "2": -100}}
+#: For a protocol without biases: an answer that its grammar does not let end.
+LONG = {"type": "json_schema", "schema": {"type": "array", "items": {"type": "integer"}, "minItems": 900}}
 TURN = [{"role": "user", "content": "xyz"}]
 CHAT = {"model": "tiny", "messages": TURN, "store": True, "stream": True, "temperature": 0, **ENDLESS}
 
@@ -130,7 +132,7 @@ def test_a_broker_that_dies_in_mid_stream_ends_it_with_an_error_frame(
     stack = make_stack(REDIS_URL=own_broker.url)
     for path, body in (
         ("/v1/chat/completions", {**CHAT, "store": False, "max_tokens": 1900}),
-        ("/v1/messages", {"model": "tiny", "messages": TURN, "max_tokens": 1900, "stream": True, **ENDLESS}),
+        ("/v1/messages", {"model": "tiny", "messages": TURN, "max_tokens": 1900, "stream": True, "output_format": LONG}),
     ):
         seen = []
         with stack.http.stream("POST", path, json=body) as answer:
