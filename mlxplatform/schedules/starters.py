@@ -120,12 +120,13 @@ def _start_quantize(config: Config, project: str, created_by: str, key: str) -> 
 
 
 def _adapter_check(kind: str, config: Config, project: str) -> Config:
-    from mlxplatform.training import adapter_orders
+    from mlxplatform.training import adapter_orders, evaluation
 
     checks = {
         adapter_orders.FUSE: adapter_orders.check_fuse,
         adapter_orders.MERGE: adapter_orders.check_merge,
         adapter_orders.EXPORT: adapter_orders.check_export,
+        evaluation.KIND: evaluation.check,
     }
     return checks[kind](config, project)
 
@@ -172,7 +173,7 @@ def register_known() -> None:
     register("batch", _check_batch, _start_batch)
     register("finetune", _check_finetune, _start_finetune)
     register("quantize", _check_quantize, _start_quantize)
-    for kind in ("fuse", "merge_adapters", "export_adapter"):
+    for kind in ("fuse", "merge_adapters", "export_adapter", "evaluate_adapter"):
         register(kind, *_adapter_starter(kind))
     register("download", _check_download, _start_download)
     register("memory_synthesis", _check_synthesis, _start_synthesis)

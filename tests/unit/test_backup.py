@@ -12,6 +12,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.core.management import CommandError, call_command
 from django.db import connection
+from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
 from mlxplatform.operations import archive, database
@@ -137,9 +138,10 @@ def test_a_database_of_a_newer_version_is_refused() -> None:
 def test_a_database_is_copied_before_it_is_migrated(settings: object, tmp_path: Path) -> None:
     settings.HOME = tmp_path  # type: ignore[attr-defined]
     assert database.before_migrations() is None, "nothing is due"
-    MigrationRecorder(connection).record_unapplied("accounts", "0001_initial")
+    [newest] = MigrationLoader(connection).graph.leaf_nodes("accounts")
+    MigrationRecorder(connection).record_unapplied(*newest)
     try:
         copy = database.before_migrations()
     finally:
-        MigrationRecorder(connection).record_applied("accounts", "0001_initial")
+        MigrationRecorder(connection).record_applied(*newest)
     assert copy is not None and database.check(copy) is None
