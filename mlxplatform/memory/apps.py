@@ -1,4 +1,5 @@
 from django.apps import AppConfig
+from django.db.models.signals import pre_delete
 
 
 class MemoryConfig(AppConfig):
@@ -8,7 +9,8 @@ class MemoryConfig(AppConfig):
     def ready(self) -> None:
         from mlxplatform.inference.request_log import forgotten
         from mlxplatform.jobs.kinds import JobKind, register
-        from mlxplatform.memory.receivers import note_deletion
+        from mlxplatform.memory.models import Section
+        from mlxplatform.memory.receivers import note_deletion, note_section
 
         # One at a time: runs of one vault take turns anyway, and a waiting one would only hold a worker thread.
         register(
@@ -16,3 +18,4 @@ class MemoryConfig(AppConfig):
         )
         register(JobKind("memory_import", "mlxplatform.memory.runs:run_import", title="Import conversations"))
         forgotten.connect(note_deletion, dispatch_uid="memory")
+        pre_delete.connect(note_section, sender=Section, dispatch_uid="memory")

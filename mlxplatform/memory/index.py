@@ -109,8 +109,6 @@ def update_page(vault: Vault, stem: str, text: str | None, folder: str = ARTICLE
     with transaction.atomic():
         # One at a time: a reader that indexes a page must not make the run that wrote it fail.
         Vault.objects.select_for_update().filter(pk=vault.pk).first()
-        old = list(Section.objects.filter(page__vault=vault, page__folder=folder, page__stem=stem).values_list("pk", flat=True))
-        _unindex(old)
         Page.objects.filter(vault=vault, folder=folder, stem=stem).delete()
         if text is None:
             return
@@ -139,10 +137,11 @@ def update_page(vault: Vault, stem: str, text: str | None, folder: str = ARTICLE
         _index([(row.pk, page.title, row.title, row.text) for row in rows])
 
 
-def _unindex(ids: Sequence[int]) -> None:
-    if connection.vendor == "sqlite" and ids:
+def forget_words(section: int) -> None:
+    """Take a section that is being deleted, by whatever way, out of the full-text table."""
+    if connection.vendor == "sqlite":
         with connection.cursor() as cursor:
-            cursor.executemany("DELETE FROM memory_section_fts WHERE rowid = %s", [(pk,) for pk in ids])
+            cursor.execute("DELETE FROM memory_section_fts WHERE rowid = %s", [section])
 
 
 def _index(rows: Sequence[tuple[int, str, str, str]]) -> None:
