@@ -12,6 +12,7 @@ needs a control group, which an ordinary user may not make everywhere).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import shutil
@@ -207,12 +208,15 @@ async def _run(command: list[str], source: bytes) -> Verdict:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kill what still runs and see it gone."""
     if process.returncode is None:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, 9)
-        except ProcessLookupError:
-            return
-        await process.wait()
+    # To the end of the pipe first: a reader that was paused by too much output never sees it close, and wait() never returns.
+    assert process.stdout
+    while await process.stdout.read(OUTPUT_BYTES):
+        pass
+    await process.wait()
 
 
 def _removed(name: str) -> bool:
