@@ -84,7 +84,8 @@ RENDERERS: dict[str, Callable[[], tuple[Call, Renderer]]] = {
 @pytest.fixture(autouse=True)
 def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
     """These answers are nobody's usage."""
-    monkeypatch.setattr("mlxplatform.api.running.usage.add", lambda *_: None)
+    monkeypatch.setattr("mlxplatform.api.reckoning.usage.add", lambda *_: None)
+    monkeypatch.setattr("mlxplatform.api.reckoning.request_log.add", lambda *_: None)
 
 
 async def driven(protocol: str, steps: list[list[Event]]) -> bytes:

@@ -22,7 +22,7 @@ from mlxplatform.memory.wiki.edits import (
     Source,
     Tighten,
 )
-from mlxplatform.memory.wiki.normalize import close_fences, normalize
+from mlxplatform.memory.wiki.normalize import close_fences, normalize, renumber
 
 LINES = st.sampled_from(
     [
@@ -417,3 +417,10 @@ def test_adding_to_any_page_keeps_every_source_and_every_sentence(text, addition
         assert f"Addition number {place} about it." in after
         text = after
     assert hashes <= page.cited_hashes(text)
+
+
+def test_the_last_source_takes_its_heading_along():
+    text = "# A\n\nMine.\n\n## References\n\n[^1]: `conv:aaaaaaaa` (2026-01-01, jsonl) turn 1: one\n"
+    assert renumber(text) == "# A\n\nMine.\n"
+    empty = "# A\n\nMine.\n\n## References\n"
+    assert "## References" in renumber(empty), "a heading that a person left empty stays"

@@ -250,6 +250,10 @@ def renumber(text: str) -> str:
         references = page.sections[-1]
     own = references.body.strip("\n")
     text_of = "\n\n".join(part for part in (own, "\n".join(lines)) if part)
+    if found and not text_of:
+        # The last source went: so does the heading that stood over it.
+        rest = tuple(section for section in page.sections if section is not references)
+        return render(_spaced(replace(page, sections=rest))).rstrip("\n") + "\n"
     return render(_spaced(page.with_section(REFERENCES, f"\n{text_of}\n")))
 
 
