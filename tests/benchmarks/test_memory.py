@@ -158,7 +158,11 @@ def by_batch(stack: Stack, pair: int) -> float:
     asked = {"input_file_id": file, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
     batch = stack.http.post("/v1/batches", json=asked).json()["id"]
     eventually(lambda: stack.http.get(f"/v1/batches/{batch}").json()["status"] == "completed", seconds=300, what="the batch")
-    began, done = stack.sql("SELECT started_at, ended_at FROM jobs_job WHERE kind = 'batch' ORDER BY created_at DESC LIMIT 1")[0]
+    ended = (
+        "SELECT started_at, ended_at FROM jobs_job WHERE kind = 'batch' AND ended_at IS NOT NULL ORDER BY created_at DESC LIMIT 1"
+    )
+    eventually(lambda: len(stack.sql("SELECT id FROM jobs_job WHERE kind = 'batch' AND ended_at IS NULL")) == 0, what="its job")
+    [(began, done)] = stack.sql(ended)
     return (dt.datetime.fromisoformat(done) - dt.datetime.fromisoformat(began)).total_seconds()
 
 
