@@ -7,19 +7,17 @@ busy server writes a handful of rows rather than one a request. A killed process
 
 from __future__ import annotations
 
-import atexit
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime
 
-import structlog
-from django.db import DatabaseError, connection, transaction
+from django.db import transaction
 from django.db.models import F
 
 from mlxplatform.accounts.models import UsageDay
+from mlxplatform.behind import WriteBehind
 from mlxplatform.inference.contract import Usage
 
 #: Longest time a finished request stays uncounted, seconds.
@@ -44,27 +42,20 @@ class Sum:
     completion_tokens: int = 0
 
 
-log = structlog.get_logger(__name__)
-
 _lock = threading.Lock()
 _pending: dict[Line, Sum] = defaultdict(Sum)
-_writer: threading.Thread | None = None
 
 
 def add(project: str, key_id: str, model: str, usage: Usage) -> None:
     """Count one finished request. Never blocks on the database: a thread of this module writes."""
-    global _writer
     line = Line(datetime.now(UTC).date(), project, key_id, model)
     with _lock:
-        if _writer is None:
-            _writer = threading.Thread(target=_keep_writing, name="usage", daemon=True)
-            _writer.start()
-            atexit.register(_write_once)
         total = _pending[line]
         total.requests += 1
         total.prompt_tokens += usage.prompt
         total.cached_tokens += usage.cached
         total.completion_tokens += usage.completion
+    _behind.wake()
 
 
 def flush() -> int:
@@ -86,21 +77,6 @@ def flush() -> int:
     return len(lines)
 
 
-def _keep_writing() -> None:
-    while True:
-        time.sleep(FLUSH_SECONDS)
-        _write_once()
-
-
-def _write_once() -> None:
-    try:
-        flush()
-    except DatabaseError as error:
-        log.warning("usage not written yet", error=str(error))
-    finally:
-        connection.close()
-
-
 @transaction.atomic
 def _write(lines: Iterable[tuple[Line, Sum]]) -> None:
     for line, total in lines:
@@ -111,3 +87,6 @@ def _write(lines: Iterable[tuple[Line, Sum]]) -> None:
             cached_tokens=F("cached_tokens") + total.cached_tokens,
             completion_tokens=F("completion_tokens") + total.completion_tokens,
         )
+
+
+_behind = WriteBehind("usage", flush, FLUSH_SECONDS)

@@ -10,9 +10,7 @@ Readers see one project at a time, in the order in which requests ended.
 
 from __future__ import annotations
 
-import atexit
 import threading
-import time
 import zlib
 from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass
@@ -22,11 +20,12 @@ from typing import Any
 import msgspec
 import structlog
 from django.conf import settings
-from django.db import DatabaseError, connection, transaction
+from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.dispatch import Signal
 from django.utils import timezone
 
+from mlxplatform.behind import WriteBehind
 from mlxplatform.inference.contract import Message, ToolCall, Usage
 from mlxplatform.inference.models import FinishedRequest
 
@@ -101,25 +100,20 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Content).decode
 _lock = threading.Lock()
 _pending: list[tuple[datetime, Ended]] = []
-_writer: threading.Thread | None = None
 #: Held while rows are written, so that a flush that returns has everything in the table.
 _writing = threading.Lock()
 
 
 def add(ended: Ended) -> None:
     """Keep a line about a finished request. Never blocks on the database."""
-    global _writer
     if not settings.ENV.store:
         return
     with _lock:
-        if _writer is None:
-            _writer = threading.Thread(target=_keep_writing, name="request-log", daemon=True)
-            _writer.start()
-            atexit.register(_write_once)
         _pending.append((datetime.now(UTC), ended))
         if len(_pending) > PENDING_MOST:
             del _pending[0]
             log.warning("a finished request is not recorded: the database has not been written for long")
+    _behind.wake()
 
 
 def flush() -> int:
@@ -139,21 +133,7 @@ def flush() -> int:
             written += len(batch)
 
 
-def _keep_writing() -> None:
-    while True:
-        time.sleep(FLUSH_SECONDS)
-        _write_once()
-
-
-def _write_once() -> None:
-    if not _pending:
-        return
-    try:
-        flush()
-    except DatabaseError as error:
-        log.warning("finished requests not written yet", error=str(error))
-    finally:
-        connection.close()
+_behind = WriteBehind("request-log", flush, FLUSH_SECONDS)
 
 
 def _row(at: datetime, ended: Ended) -> FinishedRequest:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from datetime import timedelta
 from typing import Any
 
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def no_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are written when a test says so."""
-    monkeypatch.setattr(request_log, "_writer", threading.current_thread())
+    monkeypatch.setattr(request_log._behind, "wake", lambda: None)
 
 
 #: The name tests may call the server by.
