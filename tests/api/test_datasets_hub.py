@@ -16,7 +16,7 @@ from mlxplatform.accounts.models import AuditEntry
 from mlxplatform.datasets.models import DatasetVersion, HubToken
 from mlxplatform.jobs import service
 from mlxplatform.jobs.models import Job, JobEvent
-from tests.api.test_datasets import all_rows, finished, pairs, post, run_jobs
+from tests.fixtures.dataset_api import all_rows, finished, pairs, post, run_jobs
 from tests.fixtures.stub_dataset_hub import COMMIT, StubDatasetHub, stub_dataset_hub
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("broker")]
