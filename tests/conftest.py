@@ -17,10 +17,15 @@ from tests.system.stack import Stack, prepared_home
 from workers import broker_process
 
 
+def drives_a_browser(item: pytest.Item) -> bool:
+    """Whether the test asks for the browser, itself or through another fixture: no mark can be forgotten."""
+    return "browser" in getattr(item, "fixturenames", ())
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Browser tests last: the browser's driver keeps an event loop in this thread, in which no other may run."""
-    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
+    items.sort(key=drives_a_browser)
 
 
 @pytest.fixture(autouse=True)

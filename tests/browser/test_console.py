@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 from mlxplatform.console.navigation import SECTIONS
 from tests.system.stack import Stack
 
-pytestmark = [pytest.mark.browser, pytest.mark.stack]
+pytestmark = pytest.mark.stack
 
 PAIRS = "\n\n".join(f"Q: What is {n} plus {n}?\nA: {n} plus {n} is {2 * n}." for n in range(1, 12))
 EVIL = "<img src=x onerror=alert(1)></pre><script>alert(1)</script>"

@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = [pytest.mark.stack, pytest.mark.browser]
+pytestmark = pytest.mark.stack
 
 PROPOSE = """
 from mlxplatform.memory import changes

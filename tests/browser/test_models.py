@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from tests.system.stack import Stack, eventually
 
-pytestmark = [pytest.mark.browser, pytest.mark.stack]
+pytestmark = pytest.mark.stack
 
 PAIRS = "\n\n".join(f"Q: code {n}?\nA: ZX-81." for n in range(20))
 #: Milliseconds a short job of the tiny model may take on a busy machine.

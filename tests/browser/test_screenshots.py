@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from tests.system.stack import ROOT, Stack
 
-pytestmark = [pytest.mark.browser, pytest.mark.stack, pytest.mark.drill]
+pytestmark = [pytest.mark.stack, pytest.mark.drill]
 
 FOLDER = ROOT / "docs" / "guide" / "images"
 PAIRS = "\n\n".join(

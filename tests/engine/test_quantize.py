@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -102,15 +103,27 @@ def test_methods_that_read_calibration_text_run_offline_and_publish(worker: Puls
 
 def test_a_method_that_is_stopped_between_two_blocks_leaves_nothing(worker: Pulse, monkeypatch: pytest.MonkeyPatch) -> None:
     job = order(method="gptq", bits=4, report=False)
-    forward = trainer_child.Run._forward
+    forward, follow, ask = trainer_child.Run._forward, trainer_child.Run._follow, trainer_child.Run._ask
+    children: list[int] = []
+
+    def follow_noting_the_child(run: trainer_child.Run, child: trainer_child.Child, wanted: threading.Event) -> Any:
+        children.append(child.process.pid)
+        return follow(run, child, wanted)
 
     def cancel_within(run: trainer_child.Run, event: dict[str, Any]) -> None:
         within = event.get("name") == "quantize"
         forward(run, event)
         if within and not run.ctx.cancelled:
+            os.kill(children[-1], signal.SIGSTOP)  # so small a model could be done before the wish arrives
             service.cancel(job.id, "test")
 
+    def ask_and_let_go_on(run: trainer_child.Run, child: trainer_child.Child, wish: str) -> None:
+        ask(run, child, wish)
+        os.kill(child.process.pid, signal.SIGCONT)
+
+    monkeypatch.setattr(trainer_child.Run, "_follow", follow_noting_the_child)
     monkeypatch.setattr(trainer_child.Run, "_forward", cancel_within)
+    monkeypatch.setattr(trainer_child.Run, "_ask", ask_and_let_go_on)
 
     job = run_to_end(worker, job)
 
