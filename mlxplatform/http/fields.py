@@ -6,12 +6,15 @@ unknown names are refused, and every refusal names the field and what is allowed
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from mlxplatform.inference.contract import Refusal
+
+#: Beyond it a whole number of JSON is no floating-point number any more; NaN is not below it either.
+_LARGEST = sys.float_info.max
 
 Kind = Literal["int", "float", "bool", "text", "names", "numbers", "object"]
 
@@ -80,7 +83,7 @@ def _whole(field: Field, raw: Any, where: str) -> int:
 
 
 def _number(field: Field, raw: Any, where: str) -> float:
-    if isinstance(raw, bool) or not isinstance(raw, int | float) or not math.isfinite(raw):
+    if isinstance(raw, bool) or not isinstance(raw, int | float) or not abs(raw) <= _LARGEST:
         raise invalid(where, f"{where} must be a number{_range(field)}.")
     return float(_within(field, raw, where))
 

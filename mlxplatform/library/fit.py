@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -44,13 +43,10 @@ def resident_bytes(model: LocalModel, *, metal: bool) -> int:
 
 def kv_bytes_per_token(model: LocalModel, *, metal: bool) -> int:
     """Keys and values of one token over all layers; 0 when the config does not say."""
-    config = model.config.get("text_config") or model.config
-    layers, heads = config.get("num_hidden_layers"), config.get("num_key_value_heads") or config.get("num_attention_heads")
-    width = config.get("head_dim")
-    if not width and config.get("hidden_size") and config.get("num_attention_heads"):
-        width = config["hidden_size"] // config["num_attention_heads"]
-    numbers = [value for value in (layers, heads, width) if isinstance(value, int) and value > 0]
-    return 2 * math.prod(numbers) * (_FLOAT16 if metal else _FLOAT32) if len(numbers) == 3 else 0
+    queries = model.stated("num_attention_heads")
+    width = model.stated("head_dim") or (model.stated("hidden_size") // queries if queries else 0)
+    numbers = model.stated("num_hidden_layers") * (model.stated("num_key_value_heads") or queries) * width
+    return 2 * numbers * (_FLOAT16 if metal else _FLOAT32)
 
 
 def assess(model: LocalModel, machine: Machine, context: int = 0) -> Report:

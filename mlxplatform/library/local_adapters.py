@@ -6,18 +6,19 @@ is never listed, so it can never be loaded as one that does nothing.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mlxplatform import environment, paths
-from mlxplatform.library import local_models
+from mlxplatform.library import weight_files
 from mlxplatform.library.publication import is_model_id
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapters.safetensors"
 #: How names of fine-tuned models begin.
 NAME_PREFIX = "ft:"
+#: Largest scale believed; NaN is not below it either.
+_MAX_SCALE = 1e9
 
 
 @dataclass(frozen=True)
@@ -90,23 +91,38 @@ def read(folder: Path) -> LocalAdapter | None:
 
 
 def _read(folder: Path) -> LocalAdapter | None:
-    try:
-        config = json.loads((folder / CONFIG).read_text())
-        parameters = config["lora_parameters"]
-        local_models.check_weights(folder / WEIGHTS)
-        return LocalAdapter(
-            id=folder.name,
-            name=str(config.get("name", "")),
-            path=folder,
-            base_model=str(config.get("base_model", "")),
-            base_revision=str(config.get("base_revision", "")),
-            fine_tune_type=config["fine_tune_type"],
-            rank=int(parameters["rank"]),
-            scale=float(parameters["scale"]),
-            keys=tuple(parameters["keys"]),
-            bytes=(folder / WEIGHTS).stat().st_size,
-            project=str(config.get("project", "")),
-            config=config,
-        )
-    except (OSError, ValueError, KeyError, TypeError, local_models.UnreadableModel):
+    """What its files say, when it says everything that mounting needs and nothing impossible."""
+    config = weight_files.json_object(folder / CONFIG)
+    parameters = config.get("lora_parameters") if config else None
+    if config is None or not isinstance(parameters, dict):
         return None
+    rank, scale, keys, kind = (
+        parameters.get("rank"),
+        parameters.get("scale"),
+        parameters.get("keys"),
+        config.get("fine_tune_type"),
+    )
+    if type(rank) is not int or rank < 1 or not isinstance(kind, str):
+        return None
+    if not isinstance(scale, int | float) or isinstance(scale, bool) or not abs(scale) <= _MAX_SCALE:
+        return None
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        return None
+    named = {name: config.get(name, "") for name in ("name", "base_model", "base_revision", "project")}
+    if not all(isinstance(value, str) and value.isprintable() for value in named.values()):
+        return None
+    try:
+        size = weight_files.header(folder / WEIGHTS).bytes
+    except (OSError, weight_files.BrokenWeights):
+        return None
+    return LocalAdapter(
+        id=folder.name,
+        path=folder,
+        fine_tune_type=kind,
+        rank=rank,
+        scale=float(scale),
+        keys=tuple(keys),
+        bytes=size,
+        config=config,
+        **named,
+    )

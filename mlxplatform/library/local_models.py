@@ -9,10 +9,8 @@ one of the directory's files changes.
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 import os
-import struct
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mlxplatform import environment, paths
-from mlxplatform.library import lmstudio
+from mlxplatform.library import lmstudio, weight_files
 from mlxplatform.library.publication import PROVENANCE, is_model_id
 
 Kind = Literal["chat", "embedding", "transcription"]
@@ -32,11 +30,10 @@ STARTER_EMBEDDING = "all-minilm-l6-v2"
 #: model_type values that embed rather than speak.
 _EMBEDDING_TYPES = {"bert", "roberta", "xlm-roberta", "modernbert", "nomic_bert", "mpnet", "distilbert"}
 _TRANSCRIPTION_TYPES = {"whisper"}
-#: Longest safetensors header believed; real ones are below 20 MB.
-_MAX_HEADER = 100 << 20
-#: Bytes of weights sampled at the start, middle and end of each file for the revision.
-_SAMPLE = 4096
-_BITS = {"F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "BF16": 16, "F16": 16, "I16": 16, "U16": 16}
+#: What the name of an architecture may look like: it is shown, and compared with names of modules.
+_ARCHITECTURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+#: Largest group or width, longest window in tokens, and largest size of anything else believed in a config.
+_MAX_GROUP, _MAX_CONTEXT, _MAX_SIZE = 4096, 1_000_000_000, 100_000_000
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64"}
 
 
@@ -63,6 +60,12 @@ class LocalModel:
     source: Source = "home"
     config: dict[str, Any] = field(default_factory=dict, repr=False)
     provenance: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def stated(self, name: str) -> int:
+        """A size config.json states, such as hidden_size; 0 when it states none that could be true."""
+        inner = self.config.get("text_config")
+        value = (inner if isinstance(inner, dict) and inner else self.config).get(name)
+        return value if type(value) is int and 0 < value <= _MAX_SIZE else 0
 
 
 class UnreadableModel(Exception):
@@ -141,14 +144,14 @@ def read(model_id: str, folder: Path, source: Source = "home") -> LocalModel:
     Raises:
         UnreadableModel: no config, no weights, a broken header or an incomplete download.
     """
-    config = _json(folder / "config.json")
-    if not config or not isinstance(config.get("model_type"), str):
+    config = weight_files.json_object(folder / "config.json")
+    kind_of = config.get("model_type") if config else None
+    if not config or not isinstance(kind_of, str) or not _ARCHITECTURE.fullmatch(kind_of):
         raise UnreadableModel("config.json is missing or names no model_type")
-    weights = _weight_files(folder)
+    weights = weight_files.of(folder)
     if not weights:
         raise UnreadableModel("there are no safetensors files")
-    quantization = config.get("quantization")
-    quantization = quantization if isinstance(quantization, dict) else None
+    quantization = _quantization(config)
     digest = hashlib.sha256()
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         if (folder / name).is_file():
@@ -156,9 +159,12 @@ def read(model_id: str, folder: Path, source: Source = "home") -> LocalModel:
     parameters, size = 0, 0
     dtypes: dict[str, int] = {}
     for file in weights:
-        header, raw = _header(file)
-        size += file.stat().st_size
-        digest.update(raw + _samples(file))
+        try:
+            header = weight_files.header(file)
+        except weight_files.BrokenWeights as broken:
+            raise UnreadableModel(str(broken)) from None
+        size += header.bytes
+        digest.update(header.raw + weight_files.samples(file))
         parameters += _count(header, quantization, dtypes)
     kind = _kind(config, folder)
     template = _chat_template(folder) if kind == "chat" else None
@@ -177,26 +183,17 @@ def read(model_id: str, folder: Path, source: Source = "home") -> LocalModel:
         revision=digest.hexdigest()[:16],
         source=source,
         config=config,
-        provenance=_json(folder / PROVENANCE) or {},
+        provenance=weight_files.json_object(folder / PROVENANCE) or {},
     )
-
-
-def check_weights(path: Path) -> None:
-    """
-    Raises:
-        UnreadableModel: not a whole safetensors file.
-        OSError: not readable.
-    """
-    _header(path)
 
 
 def _home_folders(root: Path) -> Iterator[tuple[str, Path]]:
     for folder in _folders(root):
-        if (folder / "config.json").is_file():
+        if _has_config(folder):
             yield folder.name, folder
         else:
             for inner in _folders(folder):
-                if (inner / "config.json").is_file():
+                if _has_config(inner):
                     yield f"{folder.name}/{inner.name}", inner
 
 
@@ -207,8 +204,8 @@ def _hub_folders() -> Iterator[tuple[str, Path]]:
         model_id = name.replace("--", "/", 1)
         if kind != "models" or not is_model_id(model_id):
             continue
-        snapshots = sorted(_folders(repo / "snapshots"), key=lambda p: p.stat().st_mtime_ns, reverse=True)
-        complete = next((folder for folder in snapshots if (folder / "config.json").is_file() and _weight_files(folder)), None)
+        snapshots = sorted(_folders(repo / "snapshots"), key=_changed_at, reverse=True)
+        complete = next((folder for folder in snapshots if _has_config(folder) and weight_files.of(folder)), None)
         if complete is not None:
             yield model_id, complete
 
@@ -221,16 +218,34 @@ def hub_cache() -> Path:
 
 
 def _folders(root: Path) -> list[Path]:
+    """Directories below one; none when it is missing, is a file, may not be read, or links to itself."""
     try:
         return sorted(p for p in root.iterdir() if not p.name.startswith(".") and p.is_dir())
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+    except OSError:
         return []
+
+
+def _has_config(folder: Path) -> bool:
+    try:
+        return (folder / "config.json").is_file()
+    except OSError:  # a directory that may not be entered
+        return False
+
+
+def _changed_at(folder: Path) -> int:
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:  # it went away this instant
+        return 0
 
 
 def _remembered(model_id: str, folder: Path, source: Source) -> LocalModel | None:
     if not is_model_id(model_id):
         return None
-    state = _state(folder)
+    try:
+        state = _state(folder)
+    except OSError:
+        return None
     with _lock:
         known = _known.get(folder)
     if known is not None and known[0] == state:
@@ -251,70 +266,40 @@ def _state(folder: Path) -> tuple[Any, ...]:
         for entry in listing:
             try:
                 status = entry.stat()
-            except FileNotFoundError:
+            except OSError:  # gone, or a link to itself
                 continue
             entries.append((entry.name, status.st_size, status.st_mtime_ns, status.st_ino))
     return tuple(sorted(entries))
 
 
-def _json(path: Path) -> dict[str, Any] | None:
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+def _quantization(config: dict[str, Any]) -> dict[str, Any] | None:
+    """What config.json says of packing, where it can be true.
+
+    Raises:
+        UnreadableModel: it says something that nothing could be packed by.
+    """
+    said = config.get("quantization")
+    if not isinstance(said, dict):
         return None
-    return value if isinstance(value, dict) else None
+    for entry in (said, *(value for value in said.values() if isinstance(value, dict))):
+        for name in ("bits", "group_size"):
+            if not (entry.get(name) is None or (type(entry[name]) is int and 0 < entry[name] <= _MAX_GROUP)):
+                raise UnreadableModel(f"config.json names an impossible {name}")
+    return said
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    """The weight files, or none when the index names one that is not there."""
-    index = _json(folder / "model.safetensors.index.json")
-    if index and isinstance(index.get("weight_map"), dict):
-        names = sorted({str(name) for name in index["weight_map"].values()})
-        files = [folder / Path(name).name for name in names]
-        return files if all(file.is_file() for file in files) else []
-    return sorted(file for file in folder.glob("*.safetensors") if not file.name.startswith("adapter") and file.is_file())
-
-
-def _header(path: Path) -> tuple[dict[str, Any], bytes]:
-    with path.open("rb") as file:
-        prefix = file.read(8)
-        length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
-        if not 2 <= length <= _MAX_HEADER:
-            raise UnreadableModel("a weight file has no valid header")
-        raw = file.read(length)
-    try:
-        header = json.loads(raw)
-        end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
-        raise UnreadableModel("a weight file has no valid header") from None
-    if path.stat().st_size != 8 + length + end:
-        raise UnreadableModel("a weight file is truncated")
-    return header, raw
-
-
-def _samples(path: Path) -> bytes:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        pieces = []
-        for start in (0, size // 2, max(0, size - _SAMPLE)):
-            file.seek(start)
-            pieces.append(file.read(_SAMPLE))
-    return hashlib.sha256(b"".join(pieces)).digest()
-
-
-def _count(header: dict[str, Any], quantization: dict[str, Any] | None, dtypes: dict[str, int]) -> int:
+def _count(header: weight_files.Header, quantization: dict[str, Any] | None, dtypes: dict[str, int]) -> int:
     """Weights in one file; packed ones are counted by their bits. ``dtypes`` collects bytes by dtype name."""
     total = 0
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        elements, stored = math.prod(entry["shape"]), entry["dtype"]
-        if stored in _DTYPES:
-            dtypes[_DTYPES[stored]] = dtypes.get(_DTYPES[stored], 0) + elements * _BITS[stored] // 8
-        if quantization and stored == "U32":
+    for name, tensor in header.tensors.items():
+        elements = tensor.elements
+        if tensor.kind in _DTYPES:
+            dtype = _DTYPES[tensor.kind]
+            dtypes[dtype] = dtypes.get(dtype, 0) + elements * weight_files.BITS[tensor.kind] // 8
+        if quantization and tensor.kind == "U32":
             own = quantization.get(name.removesuffix(".weight"))
             bits = (own if isinstance(own, dict) else quantization).get("bits")
-            total += elements * 32 // bits if isinstance(bits, int) and bits > 0 else elements
+            total += elements * 32 // bits if bits else elements
         elif not (quantization and name.endswith((".scales", ".biases"))):
             total += elements
     return total
@@ -332,17 +317,17 @@ def _context(config: dict[str, Any], folder: Path, kind: Kind) -> int:
     text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
     limit = (text or config).get("max_position_embeddings")
     if kind == "embedding":
-        limit = (_json(folder / "sentence_bert_config.json") or {}).get("max_seq_length", limit)
-    return limit if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0 else 0
+        limit = (weight_files.json_object(folder / "sentence_bert_config.json") or {}).get("max_seq_length", limit)
+    return limit if type(limit) is int and 0 < limit <= _MAX_CONTEXT else 0
 
 
 def _chat_template(folder: Path) -> str | None:
     file = folder / "chat_template.jinja"
     if file.is_file():
         return file.read_text(encoding="utf-8", errors="replace")
-    template = (_json(folder / "tokenizer_config.json") or {}).get("chat_template")
+    template = (weight_files.json_object(folder / "tokenizer_config.json") or {}).get("chat_template")
     if isinstance(template, list):  # several named ones: the default is what a plain chat uses
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        named = {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default") or next(iter(named.values()), None)
     return template if isinstance(template, str) else None
 

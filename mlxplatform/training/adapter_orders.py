@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from django.conf import settings
@@ -19,6 +18,8 @@ from mlxplatform.training.models import Adapter
 FUSE, MERGE, EXPORT = "fuse", "merge_adapters", "export_adapter"
 #: peft and safetensors are the adapter itself, gguf is base and adapter as one file.
 FORMATS = ("peft", "safetensors", "gguf")
+#: Largest factor of an adapter in a merge.
+_MAX_WEIGHT = 1000.0
 
 
 def check_fuse(body: dict[str, Any], project: str | None) -> dict[str, Any]:
@@ -60,8 +61,8 @@ def check_merge(body: dict[str, Any], project: str | None) -> dict[str, Any]:
     if weights is None:
         weights = [1.0] * len(chosen)
     numbers = isinstance(weights, list) and len(weights) == len(chosen)
-    if not numbers or not all(isinstance(w, int | float) and not isinstance(w, bool) and math.isfinite(w) for w in weights):
-        raise invalid("weights", "weights must be one finite number for each adapter.")
+    if not numbers or not all(isinstance(w, int | float) and not isinstance(w, bool) and abs(w) <= _MAX_WEIGHT for w in weights):
+        raise invalid("weights", f"weights must be one number for each adapter, from -{_MAX_WEIGHT:g} to {_MAX_WEIGHT:g}.")
     return {
         "adapters": [adapter.id for adapter in chosen],
         "weights": [float(w) for w in weights],

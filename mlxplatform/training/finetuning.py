@@ -205,9 +205,8 @@ def model_name(order: dict[str, Any], job_id: str) -> str:
 
 def estimate_bytes(model: LocalModel, order: dict[str, Any]) -> int:
     """Memory a run will want: weights, the trained part with optimizer state, and activations, roughly from above."""
-    config = model.config
-    hidden, layers = config.get("hidden_size") or 1024, config.get("num_hidden_layers") or 24
-    vocabulary = config.get("vocab_size") or 50_000
+    hidden, layers = model.stated("hidden_size") or 1024, model.stated("num_hidden_layers") or 24
+    vocabulary = model.stated("vocab_size") or 50_000
     weights = model.parameters * 4 if not model.quantization else model.bytes
     trained = 3 * 4 * model.parameters if order["fine_tune_type"] == "full" else 0
     tokens = order["batch_size"] * order["max_seq_length"] * (2 if order["method"] != "sft" else 1)
