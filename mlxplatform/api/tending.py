@@ -28,7 +28,7 @@ PERIOD = 30.0
 #: Rows of one look.
 MOST = 200
 
-SETTLE = {Kind.RESPONSE: responses.settled, Kind.CHAT: chat.settled}
+SETTLE = {Kind.RESPONSE: responses.streams.settled, Kind.CHAT: chat.streams.settled}
 
 
 async def keep() -> None:

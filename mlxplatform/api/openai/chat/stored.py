@@ -9,6 +9,7 @@ import msgspec
 
 from mlxplatform.api.openai.chat.parse import read_messages
 from mlxplatform.api.openai.chat.render import ChatFacts, ChatFrames, completion_object
+from mlxplatform.api.openai.kept_streams import KeptStreams
 from mlxplatform.api.reckoning import Reckoning
 from mlxplatform.api.running import STREAM_BEGINS, Call, remembered_call
 from mlxplatform.http.sse import comment
@@ -17,7 +18,7 @@ from mlxplatform.inference.client import Completion, Gathering
 from mlxplatform.inference.contract import Admitted, Failed, Finished, Reasoning, Refusal, Text, Usage
 from mlxplatform.inference.history import Kind, Record, Status
 from mlxplatform.inference.models import StoredAnswer
-from mlxplatform.inference.recording import Numbered, ending_of, follow_log, recording_of, replay
+from mlxplatform.inference.recording import Numbered
 
 
 def not_found(answer_id: str) -> Refusal:
@@ -75,48 +76,12 @@ def facts_from(row: StoredAnswer) -> ChatFacts:
     return msgspec.convert(history.loads(row.request), ChatFacts)
 
 
-async def settled(row: StoredAnswer) -> StoredAnswer:
-    """The row as it is now: one left open by a process that died is ended from its log."""
-    if row.status not in history.OPEN or recording_of(row.id) is not None:
-        return row
-    events = await ending_of(row.id, row.created_at)
-    if events is None:
-        return row
-    await end_orphan(row, events)
-    return await history.off_loop(history.load, row.id, row.kind, row.project) or row
-
-
 def last_number(row: StoredAnswer) -> int | None:
     """Number of the last event of an ended stream; None while it is written, and of what was no stream."""
     return None if row.events is None else len(history.unpack_events(bytes(row.events)))
 
 
-async def events_of(row: StoredAnswer, timeout: float) -> AsyncGenerator[list[Numbered], None]:
-    """A row's events from the first on, wherever they are.
-
-    Raises:
-        Refusal: the answer was never streamed.
-    """
-    recording = recording_of(row.id)
-    if recording is not None:
-        return recording.follow(timeout)
-    if row.status in history.OPEN:
-        return _ending(row, timeout)
-    if row.events is None:
-        raise Refusal(
-            400, "invalid_value", "This completion was not created as a stream, so it cannot be streamed.", param="stream"
-        )
-    return replay(list(enumerate(history.unpack_events(bytes(row.events)), start=1)))
-
-
-async def _ending(row: StoredAnswer, timeout: float) -> AsyncGenerator[list[Numbered], None]:
-    """Follow the log, and end the row before its end is shown."""
-    seen: list[Numbered] = []
-    async for batch in follow_log(row.id, timeout):
-        seen += batch
-        if batch and isinstance(batch[-1][1], (Finished, Failed)):
-            await end_orphan(row, seen)
-        yield batch
+streams = KeptStreams("completion", end_orphan)
 
 
 async def frames(source: AsyncGenerator[list[Numbered], None], facts: ChatFacts, after: int = 0) -> AsyncGenerator[bytes, None]:

@@ -75,7 +75,7 @@ async def _row(request: HttpRequest, completion_id: str) -> StoredAnswer:
     row = await history.off_loop(history.load, completion_id, Kind.CHAT, _project(request))
     if row is None:
         raise stored.not_found(completion_id)
-    return await stored.settled(row)
+    return await stored.streams.settled(row)
 
 
 def _shown(row: StoredAnswer) -> dict[str, Any]:
@@ -93,7 +93,7 @@ async def retrieve(request: HttpRequest, completion_id: str) -> HttpResponseBase
         seen = _last_event_id(request)
         if "starting_after" not in request.GET and (last is None or seen <= last):
             after = seen
-        source = await stored.events_of(row, heartbeat_seconds())
+        source = await stored.streams.events_of(row, heartbeat_seconds())
         return EventStreamResponse(stored.frames(source, stored.facts_from(row), after))
     if row.status != history.Status.COMPLETED:
         raise stored.not_found(completion_id)

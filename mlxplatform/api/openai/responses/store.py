@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from mlxplatform.api.openai.kept_streams import KeptStreams
 from mlxplatform.api.openai.responses.items import Item, carried, response_of, to_messages
 from mlxplatform.api.openai.responses.parse import ResponseAsk
 from mlxplatform.api.openai.responses.render import ResponseState, delta_number
 from mlxplatform.api.reckoning import Reckoning
 from mlxplatform.api.running import Call, remembered_call
 from mlxplatform.inference import history
-from mlxplatform.inference.contract import Failed, Finished, Reasoning, Refusal, Text
+from mlxplatform.inference.contract import Reasoning, Refusal, Text
 from mlxplatform.inference.history import Kind, Record, Status
 from mlxplatform.inference.models import StoredAnswer
-from mlxplatform.inference.recording import Numbered, ending_of, follow_log, recording_of, replay
+from mlxplatform.inference.recording import Numbered
 
 
 def not_found(answer_id: str, param: str | None = None, what: str = "Response") -> Refusal:
@@ -32,7 +33,7 @@ async def splice(ask: ResponseAsk, project: str) -> tuple[list[Item], str | None
     if ask.previous is not None:
         row = await history.off_loop(history.load, ask.previous, Kind.RESPONSE, project)
         if row is not None:
-            row = await settled(row)
+            row = await streams.settled(row)
         if row is None or row.status not in {Status.COMPLETED, Status.INCOMPLETE}:
             raise not_found(ask.previous, "previous_response_id")
         earlier = history.loads(row.items) + carried(history.loads(row.answer)["output"])
@@ -91,10 +92,6 @@ def rebuild(facts: dict[str, Any], events: Sequence[Numbered]) -> ResponseState:
     return state
 
 
-def is_end(events: Sequence[Numbered]) -> bool:
-    return bool(events) and isinstance(events[-1][1], (Finished, Failed))
-
-
 async def end_row(answer_id: str, facts: dict[str, Any], events: Sequence[Numbered]) -> bool:
     """End an open row with what its events say; False when it was ended before (cancelled), and keeps that end."""
     state = rebuild(facts, events)
@@ -122,45 +119,7 @@ def append_to_conversation(conversation_id: str, new: list[Item], output: list[I
     history.change_items(conversation_id, lambda kept: [*kept, *new, *carried(output)])
 
 
-async def settled(row: StoredAnswer) -> StoredAnswer:
-    """The row as it is now: one left open by a process that died is ended from its log."""
-    if row.status not in history.OPEN or recording_of(row.id) is not None:
-        return row
-    events = await ending_of(row.id, row.created_at)
-    if events is None:
-        return row
-    await end_orphan(row, events)
-    fresh = await history.off_loop(history.load, row.id, row.kind, row.project)
-    return fresh or row
-
-
-async def events_of(row: StoredAnswer, timeout: float) -> AsyncGenerator[list[Numbered], None]:
-    """A row's events from the first on, wherever they are.
-
-    Raises:
-        Refusal: the answer was never streamed.
-    """
-    recording = recording_of(row.id)
-    if recording is not None:
-        return recording.follow(timeout)
-    if row.status in history.OPEN:
-        return _ending(row, timeout)
-    if row.events is None:
-        raise Refusal(
-            400, "invalid_value", "This response was not created as a stream, so it cannot be streamed.", param="stream"
-        )
-    kept = history.unpack_events(bytes(row.events))
-    return replay(list(enumerate(kept, start=1)))
-
-
-async def _ending(row: StoredAnswer, timeout: float) -> AsyncGenerator[list[Numbered], None]:
-    """Follow the log, and end the row before its end is shown."""
-    seen: list[Numbered] = []
-    async for batch in follow_log(row.id, timeout):
-        seen += batch
-        if is_end(batch):
-            await end_orphan(row, seen)
-        yield batch
+streams = KeptStreams("response", end_orphan)
 
 
 def merged(state: ResponseState, batch: Sequence[Numbered], after: int) -> list[Numbered]:

@@ -16,12 +16,11 @@ from mlxplatform.api.openai.responses.render import STRIDE, ResponseState, facts
 from mlxplatform.api.openai.responses.store import (
     append_to_conversation,
     end_row,
-    events_of,
     merged,
     not_found,
     record_of,
-    settled,
     splice,
+    streams,
 )
 from mlxplatform.api.paging import page_of, query_ascending, query_flag, query_number
 from mlxplatform.api.reckoning import Reckoning
@@ -175,7 +174,7 @@ async def _row(request: HttpRequest, response_id: str) -> StoredAnswer:
     row = await history.off_loop(history.load, response_id, Kind.RESPONSE, getattr(request, "project", "default"))
     if row is None:
         raise not_found(response_id)
-    return await settled(row)
+    return await streams.settled(row)
 
 
 async def retrieve(request: HttpRequest, response_id: str) -> HttpResponseBase:
@@ -189,7 +188,7 @@ async def retrieve(request: HttpRequest, response_id: str) -> HttpResponseBase:
     after = query_number(request, "starting_after", -1, -1, 2**53)
     if row.events is not None and after > (last := len(history.unpack_events(bytes(row.events))) * STRIDE):
         raise wrong_value("starting_after", f"the last event is before {last}.")
-    source = await events_of(row, heartbeat_seconds())
+    source = await streams.events_of(row, heartbeat_seconds())
     return EventStreamResponse(_frames(source, ResponseState(history.loads(row.request)), after))
 
 
