@@ -7,6 +7,8 @@ from rest_framework import serializers
 from mlxplatform.accounts.models import DEFAULT_PROJECT, ApiKey, AuditEntry, UsageDay
 from mlxplatform.accounts.scopes import DEFAULT_SCOPES, SCOPES
 
+#: What the columns hold.
+_INT32, _INT64 = 2**31 - 1, 2**63 - 1
 _QUOTAS = ["requests_per_minute", "tokens_per_day", "concurrency", "storage_bytes"]
 
 
@@ -27,10 +29,10 @@ class NewKeySerializer(serializers.Serializer[ApiKey]):
         child=serializers.ChoiceField(choices=list(SCOPES)), default=list(DEFAULT_SCOPES), min_length=1
     )
     expires_at = serializers.DateTimeField(default=None, allow_null=True)
-    requests_per_minute = serializers.IntegerField(default=0, min_value=0)
-    tokens_per_day = serializers.IntegerField(default=0, min_value=0)
-    concurrency = serializers.IntegerField(default=0, min_value=0)
-    storage_bytes = serializers.IntegerField(default=0, min_value=0)
+    requests_per_minute = serializers.IntegerField(default=0, min_value=0, max_value=_INT32)
+    tokens_per_day = serializers.IntegerField(default=0, min_value=0, max_value=_INT64)
+    concurrency = serializers.IntegerField(default=0, min_value=0, max_value=_INT32)
+    storage_bytes = serializers.IntegerField(default=0, min_value=0, max_value=_INT64)
 
 
 class UsageSerializer(serializers.ModelSerializer[UsageDay]):

@@ -6,6 +6,8 @@ import csv
 import io
 
 from django.http import HttpRequest, HttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -22,6 +24,7 @@ from mlxplatform.accounts.serializers import (
 )
 from mlxplatform.inference.contract import Refusal
 
+_OBJECT = OpenApiTypes.OBJECT
 #: Most audit entries one answer carries.
 _AUDIT_PAGE = 200
 #: A spreadsheet runs cells that start with one of these.
@@ -43,9 +46,11 @@ def _key(key_id: str) -> ApiKey:
 class Keys(APIView):
     """List keys; make one."""
 
+    @extend_schema(summary="Keys, without their secrets", responses=_OBJECT)
     def get(self, request: Request) -> Response:
         return Response({"ok": True, "keys": KeySerializer(ApiKey.objects.all(), many=True).data})
 
+    @extend_schema(summary="Make a key; its secret is in this answer only", request=NewKeySerializer, responses={201: _OBJECT})
     def post(self, request: Request) -> Response:
         form = NewKeySerializer(data=request.data)
         form.is_valid(raise_exception=True)
@@ -68,9 +73,11 @@ class Keys(APIView):
 class KeyDetail(APIView):
     """One key: see it, revoke it."""
 
+    @extend_schema(summary="One key", responses=_OBJECT)
     def get(self, request: Request, key_id: str) -> Response:
         return Response({"ok": True, "key": KeySerializer(_key(key_id)).data})
 
+    @extend_schema(summary="Revoke a key", responses={200: _OBJECT})
     def delete(self, request: Request, key_id: str) -> Response:
         key = _key(key_id)
         keys.revoke(key, actor=_identity(request).actor)
@@ -81,6 +88,7 @@ class KeyDetail(APIView):
 class KeyRotation(APIView):
     """Give a key a new secret."""
 
+    @extend_schema(summary="Give a key a new secret", request=None, responses=_OBJECT)
     def post(self, request: Request, key_id: str) -> Response:
         key = _key(key_id)
         if not key.is_active:
@@ -93,6 +101,11 @@ class KeyRotation(APIView):
 class UsageReport(APIView):
     """The ledger, as JSON or CSV; everybody but an admin sees the own project only."""
 
+    @extend_schema(
+        summary="Requests and tokens by key, model and day",
+        parameters=[UsageQuerySerializer],
+        responses={(200, "application/json"): _OBJECT, (200, "text/csv"): OpenApiTypes.STR},
+    )
     def get(self, request: Request) -> Response | HttpResponse:
         form = UsageQuerySerializer(data=request.query_params)
         form.is_valid(raise_exception=True)
@@ -122,6 +135,11 @@ class UsageReport(APIView):
 class Audit(APIView):
     """The newest audit entries; ``before`` pages to older ones."""
 
+    @extend_schema(
+        summary="Who did what, newest first",
+        parameters=[OpenApiParameter("before", int, description="id of an entry: older ones follow")],
+        responses=_OBJECT,
+    )
     def get(self, request: Request) -> Response:
         entries = AuditEntry.objects.all()
         before = request.query_params.get("before")

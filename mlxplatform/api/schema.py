@@ -1,7 +1,8 @@
 """The OpenAPI document of the whole surface, and a page to read it on.
 
-drf-spectacular describes the REST views; the wire protocols are added from their field tables. The page is plain
-HTML made on the server: it works offline and loads nothing from elsewhere.
+drf-spectacular describes the REST views; the wire protocols are added from their field tables, the rest from the list in
+:mod:`mlxplatform.api.platform_surface`. The page is plain HTML made on the server: it works offline and loads nothing
+from elsewhere.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from django.utils.html import format_html, format_html_join
 from drf_spectacular.drainage import GENERATOR_STATS
 from drf_spectacular.generators import SchemaGenerator
 
+from mlxplatform.api import platform_surface
 from mlxplatform.api.fields import Table, schema_of
 from mlxplatform.api.surface import OPERATIONS, Operation
 from mlxplatform.http.views import endpoint
 
+#: Path parameters that are numbers.
+NUMBERED = {"ordinal", "question_id"}
 _ERROR = {"description": "Refused; the body says why", "content": {"application/json": {"schema": {"type": "object"}}}}
 
 
@@ -31,15 +35,12 @@ def body_schema(fields: Table) -> dict[str, Any]:
 
 
 def operation_object(operation: Operation) -> dict[str, Any]:
-    answer: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
-    if operation.streams:
-        answer["text/event-stream"] = {"schema": {"type": "string"}}
-    names = re.findall(r"{(\w+)}", operation.path)
+    answer = {kind: {"schema": {"type": "object" if kind == "application/json" else "string"}} for kind in operation.media}
     described: dict[str, Any] = {
-        "operationId": re.sub(r"\W+", "_", f"{operation.method}{operation.path}").strip("_"),
+        "operationId": operation_id(operation.method, operation.path),
         "summary": operation.title,
         "tags": [operation.tag],
-        "parameters": [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names],
+        "parameters": path_parameters(operation.path),
         "responses": {"200": {"description": "The answer", "content": answer}, "4XX": _ERROR, "5XX": _ERROR},
     }
     if operation.fields is not None:
@@ -49,12 +50,39 @@ def operation_object(operation: Operation) -> dict[str, Any]:
     return described
 
 
+def operation_id(method: str, path: str) -> str:
+    return re.sub(r"\W+", "_", f"{method}{path}").strip("_")
+
+
+def path_parameters(path: str) -> list[dict[str, Any]]:
+    """Names of things are text; the places of rows and the questions' numbers are numbers."""
+    found = []
+    for name in re.findall(r"{(\w+)}", path):
+        kind = {"type": "integer", "minimum": 0} if name in NUMBERED else {"type": "string"}
+        found.append({"name": name, "in": "path", "required": True, "schema": kind})
+    return found
+
+
+def platform_object(described: platform_surface.Described) -> dict[str, Any]:
+    """Answers may be JSON, a file or a stream; what is refused is JSON always."""
+    return {
+        "operationId": operation_id(described.method, described.path),
+        **platform_surface.operation(described, path_parameters(described.path)),
+        "responses": {"2XX": {"description": "The answer"}, "4XX": _ERROR, "5XX": _ERROR},
+    }
+
+
 def document(request: HttpRequest) -> dict[str, Any]:
     with GENERATOR_STATS.silence():
         generated: dict[str, Any] = SchemaGenerator().get_schema(request=None, public=True)
     paths = generated.setdefault("paths", {})
+    for methods in paths.values():
+        for described in methods.values():
+            described["responses"] |= {"4XX": _ERROR, "5XX": _ERROR}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method] = operation_object(operation)
+    for described in platform_surface.PLATFORM:
+        paths.setdefault(described.path, {})[described.method] = platform_object(described)
     generated["paths"] = dict(sorted(paths.items()))
     return generated
 

@@ -22,27 +22,35 @@ from mlxplatform.api.rerank import parse as rerank
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation. ``fields`` are those of its JSON body (or form), None for an operation without one."""
+    """One operation. ``fields`` are those of its JSON body (or form), None for an operation without one.
+
+    ``media`` are the types of its answers.
+    """
 
     method: str
     path: str
     tag: str
     title: str
     fields: Table | None = None
-    streams: bool = False
+    media: tuple[str, ...] = ("application/json",)
     form: bool = False
 
 
+#: Media types of answers that may be streams: of events, of lines, of text.
+EVENTS = ("application/json", "text/event-stream")
+LINES = ("application/json", "application/x-ndjson")
+SPOKEN = (*EVENTS, "text/plain")
+
 OPERATIONS: tuple[Operation, ...] = (
-    Operation("post", "/v1/chat/completions", "OpenAI", "Chat completions", chat.FIELDS, streams=True),
+    Operation("post", "/v1/chat/completions", "OpenAI", "Chat completions", chat.FIELDS, media=EVENTS),
     Operation("get", "/v1/chat/completions", "OpenAI", "Stored chat completions"),
-    Operation("get", "/v1/chat/completions/{completion_id}", "OpenAI", "A stored chat completion, or its stream", streams=True),
+    Operation("get", "/v1/chat/completions/{completion_id}", "OpenAI", "A stored chat completion, or its stream", media=EVENTS),
     Operation("delete", "/v1/chat/completions/{completion_id}", "OpenAI", "Delete a stored chat completion"),
     Operation("get", "/v1/chat/completions/{completion_id}/messages", "OpenAI", "Messages of a stored chat completion"),
-    Operation("post", "/v1/completions", "OpenAI", "Legacy completions", completions.FIELDS, streams=True),
-    Operation("post", "/v1/responses", "OpenAI", "Responses", responses.FIELDS, streams=True),
+    Operation("post", "/v1/completions", "OpenAI", "Legacy completions", completions.FIELDS, media=EVENTS),
+    Operation("post", "/v1/responses", "OpenAI", "Responses", responses.FIELDS, media=EVENTS),
     Operation("post", "/v1/responses/input_tokens", "OpenAI", "Count the input tokens of a response", responses.FIELDS),
-    Operation("get", "/v1/responses/{response_id}", "OpenAI", "A stored response, or its stream", streams=True),
+    Operation("get", "/v1/responses/{response_id}", "OpenAI", "A stored response, or its stream", media=EVENTS),
     Operation("delete", "/v1/responses/{response_id}", "OpenAI", "Delete a stored response"),
     Operation("post", "/v1/responses/{response_id}/cancel", "OpenAI", "Cancel a response that runs"),
     Operation("get", "/v1/responses/{response_id}/input_items", "OpenAI", "Input items of a response"),
@@ -51,8 +59,10 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("delete", "/v1/conversations/{conversation_id}", "OpenAI", "Delete a conversation"),
     Operation("get", "/v1/conversations/{conversation_id}/items", "OpenAI", "Items of a conversation"),
     Operation("post", "/v1/conversations/{conversation_id}/items", "OpenAI", "Add items to a conversation", conversations.FIELDS),
-    Operation("post", "/v1/audio/transcriptions", "OpenAI", "Transcription", audio.TRANSCRIPTION_FIELDS, streams=True, form=True),
-    Operation("post", "/v1/audio/translations", "OpenAI", "Translation of speech", audio.TRANSLATION_FIELDS, form=True),
+    Operation("post", "/v1/audio/transcriptions", "OpenAI", "Transcription", audio.TRANSCRIPTION_FIELDS, media=SPOKEN, form=True),
+    Operation(
+        "post", "/v1/audio/translations", "OpenAI", "Translation of speech", audio.TRANSLATION_FIELDS, media=SPOKEN, form=True
+    ),
     Operation("post", "/v1/rerank", "OpenAI", "Rerank", rerank.FIELDS),
     Operation("post", "/v1/embeddings", "OpenAI", "Embeddings", embeddings.FIELDS),
     Operation("get", "/v1/models", "OpenAI", "Models, in OpenAI's and Anthropic's shape"),
@@ -63,14 +73,16 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("delete", "/v1/adapters/{adapter_id}", "Adapters", "Unmount an adapter"),
     Operation("post", "/v1/decisions", "Decisions", "Decisions, OpenAI's wire", decisions.OPENAI_FIELDS),
     Operation("post", "/v1/systemone", "Decisions", "Decisions, System One's wire", decisions.SYSTEM_ONE_FIELDS),
-    Operation("post", "/v1/messages", "Anthropic", "Messages", anthropic.FIELDS, streams=True),
+    Operation("post", "/v1/messages", "Anthropic", "Messages", anthropic.FIELDS, media=EVENTS),
     Operation("post", "/v1/messages/count_tokens", "Anthropic", "Count the tokens of a message", anthropic.COUNT_FIELDS),
-    Operation("post", "/api/chat", "Ollama", "Ollama chat", ollama.CHAT_FIELDS, streams=True),
-    Operation("post", "/api/generate", "Ollama", "Ollama generate", ollama.GENERATE_FIELDS, streams=True),
+    Operation("post", "/api/chat", "Ollama", "Ollama chat", ollama.CHAT_FIELDS, media=LINES),
+    Operation("post", "/api/generate", "Ollama", "Ollama generate", ollama.GENERATE_FIELDS, media=LINES),
     Operation("post", "/api/embed", "Ollama", "Ollama embeddings", ollama.EMBED_FIELDS),
     Operation("get", "/api/tags", "Ollama", "Ollama's list of models"),
     Operation("get", "/api/requests", "Platform", "Finished requests of the project"),
-    Operation("get", "/api/requests/export", "Platform", "The same as JSON Lines, with what was said"),
+    Operation(
+        "get", "/api/requests/export", "Platform", "The same as JSON Lines, with what was said", media=("application/jsonl",)
+    ),
     Operation("get", "/api/requests/{request_id}", "Platform", "One finished request with what was said"),
     Operation("delete", "/api/requests/{request_id}", "Platform", "Remove a finished request"),
     Operation("get", "/health", "Status", "Whether requests would be answered"),
