@@ -36,6 +36,9 @@ _REMEMBER_COUNT = 4096
 #: Headers with which a proxy says that it passes a request on.
 _FORWARDING = ("HTTP_FORWARDED", "HTTP_X_FORWARDED_FOR", "HTTP_X_FORWARDED_HOST", "HTTP_X_REAL_IP", "HTTP_VIA")
 
+#: Marks an actor who is a person.
+_PERSON = "user:"
+
 NO_LIMITS = Quota()
 
 
@@ -97,6 +100,15 @@ async def identify(request: HttpRequest) -> Identity:
     if not grants(tuple(identity.scopes), scope):
         raise Refusal(403, "missing_scope", f"This key lacks the scope '{scope}'.")
     return identity
+
+
+async def still_welcome(request: HttpRequest, identity: Identity) -> bool:
+    """Whether whoever began a long answer would still be let in: the key not revoked, rotated or expired, the person active."""
+    if identity.key_id:
+        return await _by_keys(offered_keys(request)) is not None
+    if identity.actor.startswith(_PERSON):
+        return await sync_to_async(people.is_active)(identity.actor.removeprefix(_PERSON))
+    return True
 
 
 def _warn_unencrypted(request: HttpRequest) -> None:
@@ -177,7 +189,7 @@ def _of_session(request: HttpRequest) -> Identity | None:
 
 def of_person(user: Any) -> Identity:
     """The identity of a signed-in person, without any check of where the request came from."""
-    return Identity(f"user:{user.get_username()}", people.project_of(user), people.scopes_of(user))
+    return Identity(f"{_PERSON}{user.get_username()}", people.project_of(user), people.scopes_of(user))
 
 
 def _nothing(request: HttpRequest) -> HttpResponse:

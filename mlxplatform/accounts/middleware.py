@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 
+import structlog
 from asgiref.sync import markcoroutinefunction
 from django.http import HttpRequest, HttpResponseBase
 
-from mlxplatform.accounts.identity import Identity, identify
+from mlxplatform.accounts.identity import LOCAL, Identity, identify, still_welcome
 from mlxplatform.accounts.quotas import Standing, admitted
 from mlxplatform.accounts.scopes import INFERENCE, needed
+from mlxplatform.broker.connections import BROKER_ERRORS
 from mlxplatform.http.errors import error_response
+from mlxplatform.http.views import DATABASE_ERRORS, unavailable
 from mlxplatform.inference.contract import Refusal
 
+log = structlog.get_logger(__name__)
+
+#: Seconds after which a running stream's key is looked at again.
+RECHECK_SECONDS = 5.0
 #: Paths a key guards. Health is open to load balancers, pages and the admin have their own login.
 _GUARDED = ("/v1", "/api", "/stats", "/metrics", "/library", "/downloads", "/fit", "/mcp")
 
@@ -39,9 +47,32 @@ class IdentityMiddleware:
                 identity = await identify(request)
             except Refusal as refusal:
                 return error_response(request, refusal)
+            except (*BROKER_ERRORS, *DATABASE_ERRORS) as error:
+                return unavailable(request, error)
             request.identity = identity  # type: ignore[attr-defined]
             request.project = identity.project  # type: ignore[attr-defined]
+            response = await self.get_response(request)
+            if response.streaming and response.is_async and identity is not LOCAL:  # type: ignore[attr-defined]
+                response.streaming_content = _while_welcome(response.streaming_content, request, identity)  # type: ignore[attr-defined]
+            return response
         return await self.get_response(request)
+
+
+async def _while_welcome(content: AsyncIterator[bytes], request: HttpRequest, identity: Identity) -> AsyncIterator[bytes]:
+    """A stream ends with the key that asked for it. Streams have heartbeats, so the question is asked of silent ones too."""
+    asked = time.monotonic()
+    try:
+        async for part in content:
+            if time.monotonic() - asked >= RECHECK_SECONDS:
+                if not await still_welcome(request, identity):
+                    log.info("stream ended with its key", actor=identity.actor, path=request.path)
+                    return
+                asked = time.monotonic()
+            yield part
+    finally:
+        close = getattr(content, "aclose", None)
+        if close is not None:
+            await close()
 
 
 def _is_guarded(path: str) -> bool:
@@ -68,6 +99,8 @@ class QuotaMiddleware:
             standing = await place.__aenter__()
         except Refusal as refusal:
             return error_response(request, refusal)
+        except BROKER_ERRORS as error:
+            return unavailable(request, error)
         try:
             response = await self.get_response(request)
         except BaseException:

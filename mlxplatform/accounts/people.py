@@ -51,6 +51,10 @@ def scopes_of(user: Any) -> frozenset[str]:
     return frozenset(scope for name in groups for scope in ROLES.get(name, ()))
 
 
+def is_active(name: str) -> bool:
+    return get_user_model().objects.filter(username=name, is_active=True).exists()
+
+
 def project_of(user: Any) -> str:
     """The project a person works in."""
     return Person.objects.filter(user_id=user.pk).values_list("project", flat=True).first() or DEFAULT_PROJECT

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
+from io import BytesIO
+from typing import Any
 from urllib.parse import urlsplit
 
 import structlog
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
+from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.http.request import split_domain_port, validate_host
 
@@ -77,6 +80,31 @@ class GuardMiddleware:
         return response
 
 
+class SocketGuard:
+    """The same for WebSockets, to which browsers apply no same-origin rule: Host, and Origin where there is one.
+
+    Programs send no Origin; they are asked for their key further on. A page of another port of this machine is a page of
+    another site.
+    """
+
+    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+        self._app = app
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        request = ASGIRequest({**scope, "type": "http", "method": "GET"}, BytesIO())
+        origin = request.headers.get("Origin")
+        try:
+            check_host(request)
+            welcome = origin is None or is_listed(origin) or same_origin(request, origin)
+        except Refusal:
+            welcome = False
+        if welcome:
+            await self._app(scope, receive, send)
+        else:
+            await receive()
+            await send({"type": "websocket.close"})  # before accepting: the handshake is answered with 403
+
+
 def request_id(request: HttpRequest) -> str:
     given = request.headers.get("x-request-id", "")
     return given if _REQUEST_ID.match(given) else f"req_{secrets.token_hex(12)}"
@@ -99,7 +127,7 @@ def check_origin(request: HttpRequest, origin: str | None) -> str | None:
         Refusal: another site's page tries to change or start something.
     """
     if origin is not None:
-        if origin in settings.ENV.cors_origins or "*" in settings.ENV.cors_origins:
+        if is_listed(origin):
             return origin
         if same_origin(request, origin):
             return None
@@ -112,6 +140,10 @@ def check_origin(request: HttpRequest, origin: str | None) -> str | None:
     elif request.method not in SAFE_METHODS and request.headers.get("Sec-Fetch-Site", "none") == "cross-site":
         raise Refusal(403, "origin_not_allowed", "Pages of other sites may not call this server.")
     return None
+
+
+def is_listed(origin: str) -> bool:
+    return origin in settings.ENV.cors_origins or "*" in settings.ENV.cors_origins
 
 
 def same_origin(request: HttpRequest, origin: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.db import InterfaceError, OperationalError
-from django.http import Http404, HttpRequest, HttpResponseBase
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
 from mlxplatform.broker.connections import BROKER_ERRORS
@@ -26,6 +26,18 @@ log = structlog.get_logger(__name__)
 BROKER_DOWN = Refusal(503, "broker_unavailable", "The message broker is not reachable. Try again shortly.", retry_after=2)
 #: Locked for longer than a writer waits, or its connection is gone.
 DATABASE_BUSY = Refusal(503, "database_busy", "The database is busy or not reachable. Try again shortly.", retry_after=2)
+
+
+DATABASE_ERRORS = (OperationalError, InterfaceError)
+
+
+def unavailable(request: HttpRequest, error: Exception) -> HttpResponse:
+    """The answer while the broker or the database cannot be asked."""
+    if isinstance(error, DATABASE_ERRORS):
+        log.warning("database unavailable", path=request.path, error=type(error).__name__)
+        return error_response(request, DATABASE_BUSY)
+    log.warning("broker unreachable", path=request.path, error=str(error))
+    return error_response(request, BROKER_DOWN)
 
 
 def endpoint(**handlers: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,12 +58,8 @@ def endpoint(**handlers: Callable[..., Any]) -> Callable[..., Any]:
             return error_response(request, refusal)
         except Http404 as missing:
             return error_response(request, Refusal(404, "not_found", str(missing) or "There is no such thing."))
-        except BROKER_ERRORS as error:
-            log.warning("broker unreachable", path=request.path, error=str(error))
-            return error_response(request, BROKER_DOWN)
-        except (OperationalError, InterfaceError) as error:
-            log.warning("database unavailable", path=request.path, error=type(error).__name__)
-            return error_response(request, DATABASE_BUSY)
+        except (*BROKER_ERRORS, *DATABASE_ERRORS) as error:
+            return unavailable(request, error)
         except asyncio.CancelledError:
             log.info("request cancelled by client", path=request.path, status=499)
             raise

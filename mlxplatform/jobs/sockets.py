@@ -1,12 +1,14 @@
 """``/ws/jobs/{id}``: a job's events over WebSocket, from the number in ``?after=`` on.
 
 One text message per event, the same JSON as the event stream's ``data:``. The socket closes with 1000 after the
-terminal event and with 4404 for an unknown job; whoever may not see jobs gets no socket. What the client sends is ignored.
+terminal event, with 4404 for an unknown job and with 4401 when its key is no longer valid; whoever may not see jobs
+gets no socket. What the client sends is ignored.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
 from urllib.parse import parse_qs
@@ -16,19 +18,22 @@ from asgiref.sync import sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.core.handlers.asgi import ASGIRequest
 
-from mlxplatform.accounts.identity import identify
+from mlxplatform.accounts.identity import identify, still_welcome
+from mlxplatform.accounts.middleware import RECHECK_SECONDS
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs import queries
 from mlxplatform.jobs.feed import feed
 
 #: Close code of our own range: the WebSocket way to say 404.
 NOT_FOUND = 4404
+#: The same for 401, after the key was revoked or expired.
+NO_LONGER = 4401
 
 
 class JobSocket(AsyncWebsocketConsumer):
     """Pushes; never trusts a channel layer to deliver."""
 
-    _push: asyncio.Task[None] | None = None
+    _tasks: Sequence[asyncio.Task[None]] = ()
 
     async def connect(self) -> None:
         job_id = self.scope["url_route"]["kwargs"]["job_id"]
@@ -46,11 +51,14 @@ class JobSocket(AsyncWebsocketConsumer):
             await self.close(NOT_FOUND)
             return
         after = _after(self.scope.get("query_string", b""), last_seq)
-        self._push = asyncio.ensure_future(self._follow(job_id, after))
+        self._tasks = [
+            asyncio.ensure_future(self._follow(job_id, after)),
+            asyncio.ensure_future(self._watch(request)),
+        ]
 
     async def disconnect(self, code: int) -> None:
-        if self._push is not None:
-            self._push.cancel()
+        for task in self._tasks:
+            task.cancel()
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         return
@@ -64,6 +72,14 @@ class JobSocket(AsyncWebsocketConsumer):
         finally:
             await events.aclose()
         await self.close(1000)
+
+    async def _watch(self, request: ASGIRequest) -> None:
+        """The socket ends with the key, or the person, that opened it."""
+        while True:
+            await asyncio.sleep(RECHECK_SECONDS)
+            if not await still_welcome(request, request.identity):  # type: ignore[attr-defined]
+                await self.close(NO_LONGER)
+                return
 
 
 def _last_seq(request: ASGIRequest, job_id: str) -> int | None:
