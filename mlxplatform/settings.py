@@ -59,6 +59,7 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "channels",
     "mlxplatform.api",
+    "mlxplatform.retention",
     "mlxplatform.inference",
     "mlxplatform.jobs",
     "mlxplatform.rows",

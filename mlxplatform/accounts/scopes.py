@@ -11,9 +11,12 @@ WRITE = "write"
 OPERATE = "operate"
 ADMIN = "admin"
 
+#: Not a scope to hold: either of two opens it.
+ASK_OR_READ = "inference or read"
+
 #: Every scope with what it opens, as shown by the API and the pages.
 SCOPES = {
-    INFERENCE: "Ask models: chat, completions, responses, messages, embeddings, decisions.",
+    INFERENCE: "Ask models: chat, completions, responses, messages, embeddings, decisions; list them; see stored answers.",
     READ: "See jobs, files, batches, datasets, models, usage of the own project.",
     WRITE: "Submit, cancel and delete jobs, files, batches, datasets, schedules of the own project.",
     OPERATE: "Run the machine: load, pin and delete models, download them, hold queues.",
@@ -57,6 +60,21 @@ _OPERATE_PREFIXES = ("/api/models", "/api/queues", "/api/library", "/api/hub/dow
 #: POST paths that only look.
 _LOOKING_PREFIXES = ("/api/quantize/inspect", "/api/finetune/inspect-dataset", "/api/memory/tools", "/mcp/memory")
 _ADMIN_PREFIXES = ("/api/keys", "/api/audit")
+#: What everybody may know and administrators only may change.
+_ADMIN_CHANGES = ("/api/retention",)
+#: GET paths without which a key that only asks cannot ask: which models there are, and its stored answers.
+_ASKING_PREFIXES = (
+    "/v1/models",
+    "/v1/adapters",
+    "/v1/chat/completions",
+    "/v1/responses",
+    "/v1/conversations",
+    "/api/tags",
+    "/api/ps",
+    "/api/version",
+)
+#: Of these, what shows the answers of everybody in the project.
+_LISTS = frozenset({"/v1/chat/completions"})
 
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 
@@ -66,7 +84,10 @@ def needed(method: str, path: str) -> str:
     if _under(path, _ADMIN_PREFIXES):
         return ADMIN
     if method in _SAFE_METHODS:
-        return READ
+        asking = (path == "/v1" or _under(path, _ASKING_PREFIXES)) and path not in _LISTS
+        return ASK_OR_READ if asking else READ
+    if _under(path, _ADMIN_CHANGES):
+        return ADMIN
     if _under(path, _INFERENCE_PREFIXES) and not _under(path, _WRITE_PREFIXES):
         return INFERENCE
     if _under(path, _OPERATE_PREFIXES):
@@ -75,10 +96,10 @@ def needed(method: str, path: str) -> str:
 
 
 def grants(held: frozenset[str] | tuple[str, ...], scope: str) -> bool:
-    """Whether ``held`` opens ``scope``. An inference key may read: SDKs list models before they ask."""
+    """Whether ``held`` opens ``scope``."""
     if ADMIN in held or scope in held:
         return True
-    return scope == READ and INFERENCE in held
+    return scope == ASK_OR_READ and (INFERENCE in held or READ in held)
 
 
 def _under(path: str, prefixes: tuple[str, ...]) -> bool:

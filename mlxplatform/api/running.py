@@ -83,6 +83,8 @@ class Call:
     key_id: str
     path: str = ""
     began: float = 0.0
+    #: Who asked, as the audit log names them.
+    made_by: str = ""
 
     @property
     def id(self) -> str:
@@ -113,6 +115,7 @@ async def place_call(http: HttpRequest, asked: Asked) -> Call:
         key_id=getattr(identity, "key_id", ""),
         path=http.path,
         began=began,
+        made_by=getattr(identity, "actor", ""),
     )
 
 

@@ -73,6 +73,7 @@ urlpatterns = [
     path("console/keys/action", accounts.key_action, name="key-action"),
     path("console/data", house.overview, name="house"),
     path("console/data/erase", house.erase, name="erase"),
+    path("console/data/keep", house.keep, name="keep"),
     path("console/people", accounts.people_list, name="people"),
     path("console/people/action", accounts.people_action, name="people-action"),
 ]

@@ -29,6 +29,7 @@ from django.utils import timezone
 from mlxplatform.inference import request_log
 from mlxplatform.inference.contract import Event, decode_events, encode
 from mlxplatform.inference.models import FinishedRequest, StoredAnswer
+from mlxplatform.retention import policy
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -64,6 +65,8 @@ class Record:
     background: bool = False
     host: str = ""
     events: bytes | None = None
+    #: "key:<id>", "user:<name>" or "local".
+    created_by: str = ""
 
 
 def dumps(value: Any) -> str:
@@ -110,6 +113,7 @@ def save(record: Record) -> None:
         "kind": record.kind,
         "status": record.status,
         "project": record.project,
+        "created_by": record.created_by[:64],
         "model": record.model,
         "background": record.background,
         "host": record.host,
@@ -117,7 +121,7 @@ def save(record: Record) -> None:
         "bytes": sum(map(len, texts.values())) + len(record.events or b""),
         "used_at": now,
     }
-    expires = now + timedelta(days=settings.ENV.history_days)
+    expires = now + timedelta(days=policy.current().history_days)
     StoredAnswer.objects.update_or_create(
         id=record.id, defaults=values, create_defaults={**values, "created_at": now, "expires_at": expires}
     )
@@ -198,10 +202,13 @@ def sweep() -> int:
 
     Stored answers and the lines about finished requests share one age and one cap.
     """
-    now = timezone.now()
+    now, keep = timezone.now(), policy.current()
+    edge = now - timedelta(days=keep.history_days)
+    # Both: a shorter age holds for what is there, a longer one for what comes.
     removed = _remove_in_parts(StoredAnswer.objects.filter(expires_at__lte=now))
-    removed += _remove_in_parts(FinishedRequest.objects.filter(ended_at__lte=now - timedelta(days=settings.ENV.history_days)))
-    excess = sum(_bytes(model) for model in (StoredAnswer, FinishedRequest)) - settings.ENV.history_mb * MIB
+    removed += _remove_in_parts(StoredAnswer.objects.filter(created_at__lte=edge))
+    removed += _remove_in_parts(FinishedRequest.objects.filter(ended_at__lte=edge))
+    excess = sum(_bytes(model) for model in (StoredAnswer, FinishedRequest)) - keep.history_mb * MIB
     while excess > 0:
         victims = _least_recently_used()
         if not victims:
@@ -241,10 +248,11 @@ def _least_recently_used() -> list[tuple[datetime, type[StoredAnswer] | type[Fin
 
 
 def statistics() -> dict[str, int]:
+    keep = policy.current()
     return {
         "entries": StoredAnswer.objects.count(),
         "requests": FinishedRequest.objects.count(),
         "bytes": _bytes(StoredAnswer) + _bytes(FinishedRequest),
-        "max_bytes": settings.ENV.history_mb * MIB,
-        "ttl_ms": settings.ENV.history_days * 86_400_000,
+        "max_bytes": keep.history_mb * MIB,
+        "ttl_ms": keep.history_days * 86_400_000,
     }

@@ -52,6 +52,7 @@ class StoredAnswer(orm.Model):
     kind = orm.CharField(max_length=20, choices=Kind.choices)
     status = orm.CharField(max_length=12, choices=Status.choices, default=Status.COMPLETED)
     project = orm.CharField(max_length=64, default="default")
+    created_by = orm.CharField(max_length=64, blank=True, default="")
     model = orm.CharField(max_length=200, blank=True, default="")
     background = orm.BooleanField(default=False)
     host = orm.CharField(max_length=64, blank=True, default="")

@@ -59,6 +59,7 @@ class JobContext:
         self.kind: str = job.kind
         self.config: dict[str, Any] = job.config
         self.project: str = job.project
+        self.created_by: str = job.created_by
         self.attempt: int = job.attempts
         self.fence: int = job.fence
         self.queue: str = job.queue

@@ -1,28 +1,34 @@
-"""Deleting everything a project has: its rows in every table that names a project, and its files on the disk.
+"""Deleting data: everything a project has, or everything that one key or person made in it.
 
 What belongs to a project is found by asking the models, not by a list kept here: a table with a ``project`` column is
-emptied of it. Kept are the keys (or the caller could not ask twice), the people, and the audit log, which says that the
-data was deleted and by whom. Safe to repeat: a process that dies half-way leaves less, never something wrong.
+emptied of it. What somebody made is told by :data:`MAKERS`; a test holds it against the tables. Kept are the keys (or the
+caller could not ask twice), the people, and the audit log, which says that the data was deleted and by whom. Safe to
+repeat: a process that dies half-way leaves less, never something wrong.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from django.apps import apps
 from django.core.files.storage import default_storage
 from django.db import models
-from django.db.models import QuerySet
+from django.db.models import F, Q, QuerySet
 
-from mlxplatform.accounts import audit
-from mlxplatform.accounts.models import ApiKey, AuditEntry, Person
-from mlxplatform.datasets.models import Dataset
+from mlxplatform.accounts import audit, usage
+from mlxplatform.accounts.models import ApiKey, AuditEntry, Person, UsageDay
+from mlxplatform.datasets.models import Dataset, HubToken
 from mlxplatform.datasets.publish import ROOT as DATASETS
 from mlxplatform.files import blobs
-from mlxplatform.files.models import StoredFile, UploadPart
+from mlxplatform.files.models import StoredFile, Upload, UploadPart
+from mlxplatform.inference import request_log
 from mlxplatform.inference.contract import Refusal
+from mlxplatform.inference.models import FinishedRequest, StoredAnswer
 from mlxplatform.jobs import service as jobs
 from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.states import TERMINAL
@@ -31,43 +37,114 @@ from mlxplatform.memory.vault import Wiki
 from mlxplatform.rows.models import RowCall, RowChunk
 from mlxplatform.schedules.models import Schedule
 from mlxplatform.training import registry
-from mlxplatform.training.models import Adapter
+from mlxplatform.training.models import Adapter, QualityReport, TrainingRun
 from mlxplatform.webhooks.models import Webhook
 
 #: Who asks, what they may do and what was done outlive the data.
 KEPT: tuple[type[models.Model], ...] = (ApiKey, Person, AuditEntry)
+#: The column that says who made a row, where it is not ``created_by``; "" for what the whole project made together, which
+#: only goes with the project: the ledger of usage, which limits and bills, and the memory's vaults.
+MAKERS: dict[type[models.Model], str] = {
+    HubToken: "set_by",
+    FinishedRequest: "key_id",
+    QualityReport: "job__in",
+    TrainingRun: "job__in",
+    UsageDay: "",
+    Vault: "",
+}
+#: Tables that tell which rows of others are somebody's; deleted in this order, after the others.
+_FOUND_BY: tuple[type[models.Model], ...] = (StoredAnswer, Job, Schedule)
+#: Marks a maker that is a key.
+_KEY = "key:"
 #: Rows deleted in one transaction: writers must never wait long.
 _SLICE = 500
 
 
-def holdings(project: str) -> dict[str, int]:
-    """How many rows each table has of a project, without those that have none."""
-    counts = {str(rows.model._meta.verbose_name_plural): rows.count() for rows in _tables(project)}
+@dataclass(frozen=True)
+class Extent:
+    """What is meant: a project's data, or of it only what ``maker`` ("key:<id>" or "user:<name>") made."""
+
+    project: str
+    maker: str = ""
+
+    @cached_property
+    def schedules(self) -> list[str]:
+        """The names under which the maker's schedules start jobs."""
+        own = Schedule.objects.filter(project=self.project, created_by=self.maker)
+        return [f"schedule:{pk}" for pk in own.values_list("pk", flat=True)]
+
+    @property
+    def key_id(self) -> str:
+        return self.maker.removeprefix(_KEY) if self.maker.startswith(_KEY) else ""
+
+    def rows(self, model: type[models.Model]) -> QuerySet[Any]:
+        found = model._default_manager.filter(project=self.project)
+        if not self.maker:
+            return found
+        column = MAKERS.get(model, "created_by")
+        if column == "job__in":
+            return found.filter(job__in=self.rows(Job).values("pk"))
+        if model is FinishedRequest:
+            # A person's requests carry no key: those that were stored are known by their answers.
+            return found.filter(key_id=self.key_id) if self.key_id else found.filter(pk__in=self.rows(StoredAnswer).values("pk"))
+        if not column:
+            return found.none()
+        made = Q(**{column: self.maker})
+        if column == "created_by":
+            made |= Q(created_by__in=self.schedules)  # what their schedules started
+        if model is Job:
+            made |= Q(parent__created_by=self.maker)  # what their jobs started
+        return found.filter(made)
+
+    def tables(self) -> Iterator[QuerySet[Any]]:
+        """Rows by table; those by which others are found come last."""
+        named = [model for model in apps.get_models() if _is_owned(model)]
+        for model in sorted(named, key=lambda model: _FOUND_BY.index(model) if model in _FOUND_BY else -1):
+            yield self.rows(model)
+
+
+def _is_owned(model: type[models.Model]) -> bool:
+    named = any(field.name == "project" for field in model._meta.fields)
+    return named and model not in KEPT and model._meta.app_config.name.startswith("mlxplatform.")
+
+
+def holdings(project: str, maker: str = "") -> dict[str, int]:
+    """How many rows each table has, without those that have none."""
+    return _counted(Extent(project, maker))
+
+
+def _counted(extent: Extent) -> dict[str, int]:
+    counts = {str(rows.model._meta.verbose_name_plural): rows.count() for rows in extent.tables()}
     return {name: count for name, count in sorted(counts.items()) if count}
 
 
-def erase(project: str, *, actor: str) -> dict[str, int]:
-    """Delete all data of ``project``; answers what there was.
+def erase(project: str, *, actor: str, maker: str = "") -> dict[str, int]:
+    """Delete all data of ``project``, or what ``maker`` made of it; answers what there was.
 
     Raises:
         Refusal: 409 while jobs of it still run; they were told to stop.
     """
-    Schedule.objects.filter(project=project).delete()
-    Webhook.objects.filter(project=project).delete()
-    _stop_jobs(project, actor)
-    had = holdings(project)
-    _erase_files(project)
-    for ids in _slices(Job.objects.filter(project=project).values_list("pk", flat=True)):
+    extent = Extent(project, maker)
+    extent.rows(Schedule).update(paused=True)
+    extent.rows(Webhook).delete()
+    _stop_jobs(extent, actor)
+    request_log.flush()
+    usage.flush()
+    had = _counted(extent)
+    _erase_files(extent)
+    for ids in _slices(extent.rows(Job).values_list("pk", flat=True)):
         RowCall.objects.filter(job__in=ids).delete()
         RowChunk.objects.filter(job__in=ids).delete()
-    for rows in _tables(project):
-        _delete(rows)
-    audit.record(actor, "data.erase", project, project=project, before=had)
+    _forget_requests(extent)
+    for rows in extent.tables():
+        # A job's children first: they are found by their parents.
+        _delete(rows.order_by(F("parent").desc(nulls_last=True)) if rows.model is Job else rows)
+    audit.record(actor, "data.erase", maker or project, project=project, before=had)
     return had
 
 
-def _stop_jobs(project: str, actor: str) -> None:
-    live = Job.objects.filter(project=project).exclude(state__in=TERMINAL)
+def _stop_jobs(extent: Extent, actor: str) -> None:
+    live = extent.rows(Job).exclude(state__in=TERMINAL)
     for job_id in list(live.values_list("id", flat=True)):
         try:
             jobs.cancel(job_id, by=actor)
@@ -75,31 +152,35 @@ def _stop_jobs(project: str, actor: str) -> None:
             continue  # it ended meanwhile
     running = live.count()
     if running:
-        message = f"{running} of the project's jobs still stop; nothing is deleted yet. Ask again in a moment."
+        message = f"{running} of these jobs still stop; nothing is deleted yet. Ask again in a moment."
         raise Refusal(409, "jobs_running", message, retry_after=2)
 
 
-def _erase_files(project: str) -> None:
-    for file_id in StoredFile.objects.filter(project=project).values_list("pk", flat=True):
+def _forget_requests(extent: Extent) -> None:
+    """Through the log's own door: what waits to be written goes too, and the memory hears of it."""
+    if not extent.maker:
+        request_log.forget(extent.project)
+    elif extent.key_id:
+        request_log.forget(extent.project, key_id=extent.key_id)
+    else:
+        for request_id in list(extent.rows(FinishedRequest).values_list("pk", flat=True)):
+            request_log.forget(extent.project, request_id=request_id)
+
+
+def _erase_files(extent: Extent) -> None:
+    for file_id in extent.rows(StoredFile).values_list("pk", flat=True):
         blobs.remove(file_id)
-    for part_id in UploadPart.objects.filter(upload__project=project).values_list("pk", flat=True):
+    for part_id in UploadPart.objects.filter(upload__in=extent.rows(Upload)).values_list("pk", flat=True):
         blobs.remove(part_id)
-    for dataset_id in Dataset.objects.filter(project=project).values_list("pk", flat=True):
+    for dataset_id in extent.rows(Dataset).values_list("pk", flat=True):
         shutil.rmtree(default_storage.path(f"{DATASETS}/{dataset_id}"), ignore_errors=True)
-    for adapter in Adapter.objects.filter(project=project):
+    for adapter in extent.rows(Adapter):
         registry.remove(adapter)
-    for vault in Vault.objects.filter(project=project):
+    for vault in extent.rows(Vault):
         root = Path(Wiki.of(vault).root)
         shutil.rmtree(root, ignore_errors=True)
         for lock in root.parent.glob(f".{root.name}.*.lock"):
             lock.unlink(missing_ok=True)
-
-
-def _tables(project: str) -> Iterator[QuerySet[models.Model]]:
-    for model in apps.get_models():
-        named = any(field.name == "project" for field in model._meta.fields)
-        if named and model not in KEPT and model._meta.app_config.name.startswith("mlxplatform."):
-            yield model._default_manager.filter(project=project)
 
 
 def _delete(rows: QuerySet[models.Model]) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlxplatform.accounts.scopes import ADMIN, INFERENCE, READ, WRITE, grants, needed
+from mlxplatform.accounts.scopes import ADMIN, ASK_OR_READ, INFERENCE, READ, WRITE, grants, needed
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,13 @@ from mlxplatform.accounts.scopes import ADMIN, INFERENCE, READ, WRITE, grants, n
         ("POST", "/v1/batches", WRITE),
         ("POST", "/v1/files", WRITE),
         ("DELETE", "/v1/files/file-1", WRITE),
-        ("GET", "/v1/models", READ),
+        ("GET", "/v1/models", ASK_OR_READ),
+        ("GET", "/v1/responses/resp_1", ASK_OR_READ),
+        ("GET", "/v1/chat/completions", READ),
+        ("GET", "/api/requests", READ),
+        ("GET", "/v1/files", READ),
+        ("GET", "/api/retention", READ),
+        ("PATCH", "/api/retention", ADMIN),
         ("POST", "/api/jobs/job_1/cancel", WRITE),
         ("GET", "/api/keys", ADMIN),
         ("POST", "/api/keys", ADMIN),
@@ -29,7 +35,10 @@ def test_each_request_needs_one_scope(method: str, path: str, scope: str) -> Non
 
 def test_admin_opens_everything_and_others_only_their_own() -> None:
     assert all(grants((ADMIN,), scope) for scope in (INFERENCE, READ, WRITE, ADMIN))
-    assert grants((INFERENCE,), READ), "SDKs list models before they ask"
+    assert grants((INFERENCE,), ASK_OR_READ), "SDKs list models before they ask"
+    assert grants((READ,), ASK_OR_READ)
+    assert not grants((WRITE,), ASK_OR_READ)
+    assert not grants((INFERENCE,), READ), "a key in an application does not read what others stored"
     assert not grants((INFERENCE,), WRITE)
     assert not grants((READ,), INFERENCE)
     assert not grants((READ, WRITE, INFERENCE), ADMIN)

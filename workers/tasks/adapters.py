@@ -111,7 +111,7 @@ def export(ctx: JobContext) -> dict[str, Any]:
     try:
         result = Run(ctx, task, needed, "export an adapter").result()
         kept = [
-            files.store(_pieces(work / name), name, "fine-tune-results", project=ctx.project, created_by="")
+            files.store(_pieces(work / name), name, "fine-tune-results", project=ctx.project, created_by=ctx.created_by)
             for name in result["files"]
         ]
     finally:

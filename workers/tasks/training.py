@@ -117,7 +117,7 @@ def _keep_curve(ctx: JobContext, folder: Path) -> None:
     if run.result_file:
         return
     content = metrics_csv(curves.from_file(folder / registry.METRICS))
-    file = files.store([content], "step_metrics.csv", "fine-tune-results", project=ctx.project)
+    file = files.store([content], "step_metrics.csv", "fine-tune-results", project=ctx.project, created_by=ctx.created_by)
     run.result_file = file.id
     run.save(update_fields=["result_file"])
 

@@ -14,8 +14,8 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 
 from mlxplatform.accounts.scopes import INFERENCE
 from mlxplatform.console.page import page, project_of
-from mlxplatform.inference import history
-from mlxplatform.inference.models import FinishedRequest, StoredAnswer
+from mlxplatform.inference import history, request_log
+from mlxplatform.inference.models import StoredAnswer
 
 #: Newest answers looked through, and conversations shown.
 _LOOKED, _SHOWN = 1000, 50
@@ -49,7 +49,8 @@ def conversation(request: HttpRequest, conversation_id: str) -> HttpResponse:
         raise Http404
     if request.method == "POST":
         ids = [row.pk for row, _ in found]
-        FinishedRequest.objects.filter(pk__in=ids, project=project_of(request)).delete()
+        for answer_id in ids:
+            request_log.forget(project_of(request), request_id=answer_id)
         gone = StoredAnswer.objects.filter(pk__in=ids).delete()[0]
         return JsonResponse({"forgotten": gone})
     row, facts = found[0]

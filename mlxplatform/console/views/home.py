@@ -18,6 +18,7 @@ from mlxplatform.console.page import identity_of, page, seen
 from mlxplatform.inference.models import Host
 from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.states import FAILED, QUEUED, RUNNING, WAITING
+from mlxplatform.retention import policy
 
 #: Rows of each short list on the page.
 _SHOWN = 6
@@ -67,7 +68,7 @@ def _keys_exist() -> bool:
 @page(INFERENCE)
 def chat(request: HttpRequest) -> HttpResponse:
     return render(
-        request, "console/chat.html", {"title": "Chat", "days": settings.ENV.history_days, "stores": settings.ENV.store}
+        request, "console/chat.html", {"title": "Chat", "days": policy.current().history_days, "stores": settings.ENV.store}
     )
 
 

@@ -31,6 +31,7 @@ def record_of(call: Call, facts: ChatFacts, messages: list[Any], answer: dict[st
         id=call.id,
         kind=Kind.CHAT,
         project=call.project,
+        created_by=call.made_by,
         model=call.model,
         request=msgspec.to_builtins(facts),
         items=messages,

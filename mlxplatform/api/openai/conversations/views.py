@@ -63,6 +63,7 @@ async def create(request: HttpRequest) -> dict[str, Any]:
         id=new_id("conv_"),
         kind=Kind.CONVERSATION,
         project=_project(request),
+        created_by=request.identity.actor,  # type: ignore[attr-defined]
         model="",
         request={},
         items=fields.get("items", []),

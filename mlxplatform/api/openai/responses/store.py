@@ -75,6 +75,7 @@ def record_of(call: Call, facts: dict[str, Any], items: list[Item], answer: dict
         id=call.id,
         kind=Kind.RESPONSE,
         project=call.project,
+        created_by=call.made_by,
         model=call.model,
         request=facts,
         items=items,

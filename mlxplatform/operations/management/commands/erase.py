@@ -1,4 +1,4 @@
-"""``manage.py erase``: show what a project has stored, and delete all of it when told ``--yes``."""
+"""``manage.py erase``: show what a project, or one maker in it, has stored, and delete all of it when told ``--yes``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("project")
+        parser.add_argument("--made-by", default="", help="only what this key (key:<id>) or person (user:<name>) made")
         parser.add_argument("--yes", action="store_true", help="delete it")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        project = options["project"]
+        project, maker = options["project"], options["made_by"]
+        if maker and not maker.startswith(("key:", "user:")):
+            raise CommandError("--made-by takes key:<id> or user:<name>")
         try:
-            shown = erasure.erase(project, actor="local") if options["yes"] else erasure.holdings(project)
+            shown = erasure.erase(project, actor="local", maker=maker) if options["yes"] else erasure.holdings(project, maker)
         except Refusal as refusal:
             raise CommandError(refusal.message) from None
         for name, count in shown.items():
