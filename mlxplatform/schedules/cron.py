@@ -38,14 +38,25 @@ def upcoming(expression: str, timezone: str, after: dt.datetime, count: int = 1)
     Raises:
         BadSchedule: the expression or the zone cannot be used.
     """
+    return _times(expression, timezone, after, count, reverse=False)
+
+
+def _times(expression: str, timezone: str, start: dt.datetime, count: int, *, reverse: bool) -> list[dt.datetime]:
     if len(expression) > EXPRESSION_LIMIT or len(expression.split()) != 5:
         raise BadSchedule("cron", "use five fields: minute hour day-of-month month day-of-week, e.g. 0 3 * * *")
-    local = after.astimezone(zone(timezone))
+    local = start.astimezone(zone(timezone))
     try:
         # cronsim works in whole minutes of the zone and ends on its own when nothing can match.
-        return [moment.astimezone(dt.UTC) for moment in islice(CronSim(expression, local), count)]
+        return [moment.astimezone(dt.UTC) for moment in islice(CronSim(expression, local, reverse=reverse), count)]
     except CronSimError:
         raise BadSchedule("cron", "this cron expression cannot be read or never comes due; 0 3 * * * is 03:00 each day") from None
+
+
+def latest_time(expression: str, timezone: str, until: dt.datetime) -> dt.datetime | None:
+    """The newest time that is not after an instant."""
+    # Counting back leaves the starting instant out, and a time is a whole minute.
+    found = _times(expression, timezone, until + dt.timedelta(seconds=1), 1, reverse=True)
+    return found[0] if found else None
 
 
 def next_time(expression: str, timezone: str, after: dt.datetime) -> dt.datetime | None:

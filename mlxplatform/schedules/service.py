@@ -36,19 +36,22 @@ def tick(now: dt.datetime | None = None) -> int:
 
 
 def _fire_due(schedule: Schedule, now: dt.datetime) -> int:
-    due = schedule.next_at
-    assert due is not None
+    planned = schedule.next_at
+    assert planned is not None
     following = cron.next_time(schedule.cron, schedule.timezone, now)
-    # The newest time that has passed: with several missed ones it is the one a late run stands for.
+    # The newest time that has passed: of several missed ones it is the one that a run now stands for.
+    newest = cron.latest_time(schedule.cron, schedule.timezone, now)
+    due = planned if newest is None else max(planned, newest)
     late = (now - due).total_seconds()
+    since = f"; missed since {planned:%Y-%m-%d %H:%M} UTC" if due > planned else ""
     with transaction.atomic():
-        taken = Schedule.objects.filter(pk=schedule.pk, next_at=due, paused=False).update(next_at=following, last_at=now)
+        taken = Schedule.objects.filter(pk=schedule.pk, next_at=planned, paused=False).update(next_at=following, last_at=now)
         if not taken:
             return 0
         if late > schedule.grace_seconds and schedule.misfire == "skip":
-            _record(schedule, due, now, "skipped", note=f"missed by {_spoken(late)}; the policy is to skip")
+            _record(schedule, due, now, "skipped", note=f"missed by {_spoken(late)}; the policy is to skip{since}")
             return 0
-        note = f"late by {_spoken(late)}" if late > schedule.grace_seconds else ""
+        note = (f"late by {_spoken(late)}" if late > schedule.grace_seconds else "in time" if since else "") + since
         return _start(schedule, due, now, note=note)
 
 

@@ -61,6 +61,20 @@ def test_a_time_that_a_clock_change_repeats_happens_once():
     assert len(set(times)) == 3
 
 
+@pytest.mark.parametrize(
+    ("until", "newest"),
+    [
+        ("2026-03-29T01:00", "2026-03-29T01:00"),
+        ("2026-03-29T00:59:59", "2026-03-28T01:30"),
+        ("2026-10-25T00:30", "2026-10-25T00:30"),
+        ("2026-10-25T01:45", "2026-10-25T00:30"),
+        ("2026-10-26T01:29:59", "2026-10-25T00:30"),
+    ],
+)
+def test_the_newest_time_that_has_passed(until, newest):
+    assert cron.latest_time("30 2 * * *", "Europe/Berlin", utc(until)) == utc(newest)
+
+
 def test_local_times_follow_their_zone():
     assert cron.next_time("0 3 * * *", "Europe/Lisbon", utc("2026-07-01T00:00")) == utc("2026-07-01T02:00")
     assert cron.next_time("0 3 * * *", "Asia/Tokyo", utc("2026-07-01T00:00")) == utc("2026-07-01T18:00")
@@ -127,15 +141,27 @@ class TestFiring:
         assert service.tick(utc("2026-01-05T09:01")) == 0
         schedule.refresh_from_db()
         assert schedule.next_at == utc("2026-01-06T03:00") and Job.objects.count() == 1
-        assert "late by" in schedule.firings.get().note
+        firing = schedule.firings.get()
+        assert firing.note == "late by 6 h; missed since 2026-01-01 03:00 UTC" and firing.due_at == utc("2026-01-05T03:00")
 
     def test_missed_nights_are_skipped_when_the_policy_says_so(self):
         schedule = make(misfire="skip")
         assert service.tick(utc("2026-01-05T09:00")) == 0
         assert Job.objects.count() == 0
         firing = schedule.firings.get()
-        assert firing.outcome == "skipped" and "missed by 102 h" in firing.note
+        assert (
+            firing.outcome == "skipped"
+            and firing.note == "missed by 6 h; the policy is to skip; missed since 2026-01-01 03:00 UTC"
+        )
         assert service.tick(utc("2026-01-06T03:00:10")) == 1
+
+    @pytest.mark.parametrize("misfire", ["skip", "run_once"])
+    def test_who_wakes_in_time_for_the_newest_night_runs_whatever_was_missed_before(self, misfire):
+        schedule = make(misfire=misfire)
+        assert service.tick(utc("2026-01-05T03:02")) == 1
+        firing = schedule.firings.get()
+        assert (firing.outcome, firing.due_at) == ("started", utc("2026-01-05T03:00"))
+        assert firing.note == "in time; missed since 2026-01-01 03:00 UTC"
 
     def test_a_little_late_is_in_time(self):
         make(misfire="skip", grace_seconds=60)
