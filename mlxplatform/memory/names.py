@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
 from mlxplatform.memory.wiki import wording
+from mlxplatform.memory.wiki.steering import steers
 
 #: Names of more words than this are sentences.
 MOST_WORDS = 6
@@ -69,7 +70,7 @@ def proper_names(text: str) -> list[str]:
         return []
     found: list[str] = []
     for said in re.split(r"(?<=[.!?…])\s+|\n+", text):
-        if not _MARKUP.search(said) and not wording.leaks(said):
+        if not _MARKUP.search(said) and not steers(said):
             found += _names_in(said.split())
     return list(dict.fromkeys(found))
 

@@ -13,7 +13,7 @@ from mlxplatform.memory.vault import Wiki
 from mlxplatform.memory.wiki import gate, html
 from mlxplatform.memory.wiki.linking import linked_stems
 from mlxplatform.memory.wiki.page import definitions, info_of, parse, prose
-from tests.fixtures.memory_hostile import SMUGGLED, conversations
+from tests.fixtures.memory_hostile import NEVER_SAID, SMUGGLED, conversations
 from tests.fixtures.memory_notes import CORPUS, Ctx, Scripted, jsonl
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -117,12 +117,13 @@ def test_what_conversations_say_steers_no_path_link_heading_source_commit_or_oth
             "[INST",
         ):
             assert poison not in body, (stem, poison, body)
-        assert not re.search("[\u200b\u202e\u2066\u2028\u2029\u0007\\\\]", text)
+        assert not re.search("[\u200b\u202e\u2066\u2028\u2029\u0007\U000e0000-\U000e007f\\\\]", text)
         lines = text.splitlines()
         assert [line for line in lines if line.startswith("# ")] == [f"# {stem.replace('_', ' ')}"]
         shown = html.render(text, lambda name: f"/{name}")
         assert "<script" not in shown and "<img" not in shown and "javascript:" not in shown
-    assert "part number 1000" in wiki.read(PAGE) and "part number 1029" in wiki.read(PAGE)
+        assert not [word for word in NEVER_SAID if word.casefold() in body.casefold()], (stem, body)
+    assert "part number 1000" in wiki.read(PAGE) and f"part number {999 + len(SMUGGLED)}" in wiki.read(PAGE)
 
     # Commits: one trailer each, that of the change it holds; no reviewer, since nobody reviewed.
     changes = set(Change.objects.filter(vault=vault, state="accepted").values_list("id", flat=True))

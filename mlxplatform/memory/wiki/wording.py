@@ -12,6 +12,8 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
+from mlxplatform.memory.wiki.steering import steers
+
 #: Longest sentence, title and label kept, in characters. A page sentence longer than this is run-away text.
 SENTENCE_LIMIT = 400
 TITLE_LIMIT = 80
@@ -33,29 +35,6 @@ _WORD = re.compile(r"[^\W_]+")
 _CJK = re.compile(r"[぀-ヿ㐀-鿿가-힯]")
 _SUFFIXES = ("ingly", "edly", "ings", "ing", "ies", "ied", "ers", "est", "ed", "es", "er", "ly", "s")
 
-#: Talk about the task instead of the subject: refusals, planning, echoes of instructions.
-_LEAK = re.compile(
-    r"""\b(?:as\ an?\ (?:ai|language\ model|assistant)\b
-    | i(?:'m|\ am)\ (?:sorry|unable|an\ ai|not\ able) | i\ (?:cannot|can't|can\ not|will\ not|won't)\b
-    | (?:here\ (?:is|are)|below\ is)\ (?:the|a|an|your|my)\b | let\ me\ (?:know|write|draft|summari[sz]e)
-    | the\ (?:notes?|transcript|conversation|prompt|passage)\ (?:says?|states?|mentions?|provided|above|below)
-    | (?:system|developer)\ (?:prompt|message)s? | footnote\ markers?
-    )""",
-    re.IGNORECASE | re.VERBOSE,
-)
-#: Text that addresses whoever reads it with an order: the shape of an injected instruction.
-_ORDER = re.compile(
-    r"""(?:\b(?:ignore|disregard|forget|override|bypass)\b[^.!?]{0,40}\b(?:instruction|prompt|rule|polic|above|previous|prior|guard)
-    | \b(?:you\ (?:must|are\ now|should\ now|have\ to)|from\ now\ on|pretend\ (?:to|that)|act\ as|new\ instructions?)\b
-    | \b(?:write|append|save|create|delete|edit|overwrite|move|rename|link|commit|push|add)\b[^.!?]{0,60}
-      (?:\.\./|/etc/|~/|\.git\b|\.md\b|\bMeta/|\bTalk/|\bReference/|\barticles?/|\[\[)
-    | \b(?:write|append|save|create|delete|edit|overwrite|move|rename|link|add|forget)\b[^.!?]{0,40}
-      \b(?:every|all|each|any|other|the)\ (?:other\ )?(?:articles?|pages?|wiki|notes)\b
-    | \b(?:call|invoke|run|use|execute)\b[^.!?]{0,20}\b(?:tool|function|command|shell|memory_[a-z]+)\b
-    | <\|[^|>]{1,40}\|> | \[/?INST\] | <</?SYS>>
-    )""",
-    re.IGNORECASE | re.VERBOSE,
-)
 #: The person and the model, as they speak in a conversation, and as a page speaks of the person.
 _SPEAKERS: tuple[tuple[str, str], ...] = (
     (r"\b(?:i|you|we)\s+(?:am|are)\b|\b(?:i['’]m|you['’]re|we['’]re)\b", "the user is"),
@@ -137,11 +116,6 @@ def comes_back(sentence: str, forgotten: Iterable[str]) -> bool:
     return any(containment(fact, sentence) >= FORGOTTEN for fact in forgotten)
 
 
-def leaks(sentence: str) -> bool:
-    """Whether a sentence talks about the task, or orders its reader about."""
-    return bool(_LEAK.search(sentence) or _ORDER.search(sentence))
-
-
 def plain(text: str, limit: int) -> str:
     """One line of prose with everything that Markdown or a note editor would act on taken out."""
     text = unicodedata.normalize("NFC", text)
@@ -193,7 +167,7 @@ def sentence(text: str) -> str:
     """A model's sentence made fit for a page, or '' when nothing of it is."""
     first_line = next((line for line in text.splitlines() if line.strip()), "")
     cleaned = third_person(plain(first_line, SENTENCE_LIMIT))
-    if len(content(cleaned)) < 2 or leaks(text) or leaks(cleaned):
+    if len(content(cleaned)) < 2 or steers(text) or steers(cleaned):
         return ""
     return cleaned if cleaned[-1] in ".!?…。！？" else cleaned + "."
 
@@ -201,7 +175,7 @@ def sentence(text: str) -> str:
 def title(text: str) -> str:
     """A model's or a person's title made fit for a heading and a file name, or ''."""
     cleaned = plain(text, TITLE_LIMIT).rstrip("…")
-    if leaks(text):
+    if steers(text):
         return ""
     cleaned = "".join(char for char in cleaned if char.isalnum() or char in " -'&+.,()" or unicodedata.category(char)[0] == "M")
     cleaned = " ".join(cleaned.split()).strip(" .,-'")
@@ -211,7 +185,7 @@ def title(text: str) -> str:
 def label(text: str) -> str:
     """A short description for a chunk or a footnote; injected orders become a neutral word."""
     cleaned = plain(text, LABEL_LIMIT)
-    return "conversation" if not cleaned or leaks(text) or leaks(cleaned) or _PATH.search(cleaned) else cleaned
+    return "conversation" if not cleaned or steers(text) or steers(cleaned) or _PATH.search(cleaned) else cleaned
 
 
 def stem_of(heading: str) -> str:
