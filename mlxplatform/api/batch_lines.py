@@ -36,7 +36,7 @@ Render = Callable[[Call, list[Completion]], dict[str, Any]]
 def register_all() -> None:
     """Fill the registry of line protocols."""
     lines: tuple[tuple[str, str, Parse, Render], ...] = (
-        ("/v1/chat/completions", "chatcmpl-", _parse_chat, _chat),
+        ("/v1/chat/completions", "chatcmpl-", chat_parse.parse, _chat),
         ("/v1/completions", "cmpl-", completions_parse.parse, completions_render.completion_object),
         ("/v1/embeddings", "embd-", embeddings_parse.parse, _embeddings),
         ("/v1/responses", "resp_", _parse_response, _response),
@@ -56,6 +56,8 @@ def _parser(
 ) -> Callable[[Mapping[str, Any]], ParsedLine]:
     def read(body: Mapping[str, Any]) -> ParsedLine:
         asked = parse(body)
+        if asked.memory:
+            raise wrong_value("memory", "a batch line is one request and looks nothing up.")
 
         def usage(outputs: Sequence[Output]) -> Usage:
             return total([_completion(output) for output in outputs], asked.n)
@@ -107,13 +109,6 @@ def _embeddings(call: Call, answers: list[Completion]) -> dict[str, Any]:
     ]
     usage = {"prompt_tokens": answer.usage.prompt, "total_tokens": answer.usage.prompt}
     return {"object": "list", "data": data, "model": call.model, "usage": usage}
-
-
-def _parse_chat(body: Mapping[str, Any]) -> Asked:
-    asked = chat_parse.parse(body)
-    if asked.extra:
-        raise wrong_value("memory", "a batch line is one request and looks nothing up.")
-    return asked
 
 
 def _parse_response(body: Mapping[str, Any]) -> Asked:

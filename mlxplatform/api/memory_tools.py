@@ -1,7 +1,7 @@
-"""Memory tools for a chat that asks for them: offered to the model, run here, out of the client's sight.
+"""Memory tools for a conversation that asks for them: offered to the model, run here, out of the client's sight.
 
-A request opts in with the field ``memory`` (or the header, for clients that cannot add a field). The model then
-sees the read-only tools of one vault beside the client's own. While it calls memory tools only, they are run and
+A chat, response or message opts in with the field ``memory`` (or the header, for clients that cannot add a field). The
+model then sees the read-only tools of one vault beside the client's own. While it calls memory tools only, they are run and
 the chat goes on with their answers; the client gets one answer, as if there had been one request. Knows nothing of
 frames: :class:`Rounds` reads like the stream of one request, for streamed answers and whole ones alike.
 
@@ -25,6 +25,7 @@ from mlxplatform.inference import client
 from mlxplatform.inference.client import Stream
 from mlxplatform.inference.contract import (
     Admitted,
+    Constraint,
     Event,
     Failed,
     Finished,
@@ -71,25 +72,27 @@ def with_header(http: HttpRequest, body: dict[str, Any]) -> dict[str, Any]:
     return {**body, "memory": {"false": False, "0": False, "true": True, "1": True}.get(sent.lower(), sent)}
 
 
-async def vault_for(http: HttpRequest, asked: bool | str) -> Vault:
-    """The vault of the asking project.
+async def run_for(http: HttpRequest, asked: bool | str) -> Run | None:
+    """Runs the tools on the vault a request asked for, one of its project's; None when it asked for none.
 
     Raises:
         Refusal: 404 naming the field.
     """
+    if not asked:
+        return None
     name = asked if isinstance(asked, str) else None
-    return await sync_to_async(find_vault)(name, getattr(http, "project", "default"), "memory")
+    return runner(await sync_to_async(find_vault)(name, getattr(http, "project", "default"), "memory"))
 
 
-def beside(own: list[Tool]) -> list[Tool]:
-    """The client's own tools and the memory's.
+def beside(own: list[Tool], param: str = "tools[{}]") -> list[Tool]:
+    """The client's own tools and the memory's. ``param`` is how the protocol names one of the client's.
 
     Raises:
         Refusal: the client has one of the same name.
     """
     for place, tool in enumerate(own):
         if tool.name in OFFERED:
-            raise wrong_value(f"tools[{place}]", f"'{tool.name}' is a memory tool; rename yours or leave 'memory' out.")
+            raise wrong_value(param.format(place), f"'{tool.name}' is a memory tool; rename yours or leave 'memory' out.")
     return [*own, *(Tool(tools.TOOLS[name].name, tools.TOOLS[name].description, tools.TOOLS[name].schema()) for name in OFFERED)]
 
 
@@ -99,6 +102,18 @@ def guided(messages: list[Message]) -> list[Message]:
         first = messages[0]
         return [msgspec.structs.replace(first, content=f"{first.content or ''}\n\n{tools.GUIDE}".strip()), *messages[1:]]
     return [Message("system", tools.GUIDE), *messages]
+
+
+def refuse_fixed_form(constraint: Constraint | None) -> None:
+    """Refuse to look things up for an answer whose form is fixed.
+
+    Raises:
+        Refusal: 400 naming the field.
+    """
+    if constraint is not None and constraint.kind != "tool_call":
+        raise wrong_value(
+            "memory", "it cannot be combined with a fixed form of the answer, which leaves no room to look things up."
+        )
 
 
 def runner(vault: Vault) -> Run:

@@ -17,7 +17,7 @@ import structlog
 from django.http import HttpRequest
 
 from mlxplatform.api.fields import join_names
-from mlxplatform.api.memory_tools import Rounds
+from mlxplatform.api.memory_tools import Rounds, Run
 from mlxplatform.api.reckoning import Reckoning
 from mlxplatform.http.sse import comment, heartbeat_seconds
 from mlxplatform.inference import client
@@ -38,8 +38,8 @@ class Asked:
     """A checked request of some protocol: one contract request per choice, their ``model`` still empty.
 
     Choices come in groups of ``n`` that share a prompt. ``model`` is the client's word for the model. ``one_call``:
-    tool calls after the first are dropped. ``record`` False keeps nothing of what was said. ``extra`` is what the
-    protocol's own renderer must remember.
+    tool calls after the first are dropped. ``record`` False keeps nothing of what was said. ``memory``: the model may look
+    things up in this vault, or the project's. ``extra`` is what the protocol's own renderer must remember.
     """
 
     requests: tuple[InferenceRequest, ...]
@@ -53,6 +53,7 @@ class Asked:
     metadata: dict[str, str] | None = None
     extra: Any = None
     record: bool = True
+    memory: bool | str = False
 
     @property
     def request(self) -> InferenceRequest:
@@ -149,12 +150,15 @@ class Choices:
         self._readers: dict[asyncio.Task[list[Event]], int] = {}
 
     @classmethod
-    async def submit(cls, requests: Sequence[InferenceRequest]) -> Choices:
-        """Submit all or none.
+    async def submit(cls, requests: Sequence[InferenceRequest], run: Run | None = None) -> Choices:
+        """Submit all or none. With ``run`` the only choice may look things up in the memory first.
 
         Raises:
             Refusal: admission failed for one of them.
         """
+        if run is not None:
+            (request,) = requests
+            return cls([await Rounds.submit(request, run)])
         results = await asyncio.gather(*(client.submit(request) for request in requests), return_exceptions=True)
         streams = [result for result in results if isinstance(result, Stream)]
         failures = [result for result in results if isinstance(result, BaseException)]

@@ -1,14 +1,14 @@
-"""The memory on the running platform: real jobs, real rows, a real model that talks nonsense, a schedule that fires."""
+"""The memory on the running platform: real jobs, real rows, a real model that talks nonsense."""
 
 import asyncio
 import os
-import sqlite3
 import subprocess
 import sys
 
 import pytest
 from mcp import Client, StdioServerParameters
 
+from tests.api.sse import frames
 from tests.fixtures.memory_notes import CORPUS, jsonl
 from tests.system.stack import eventually
 
@@ -50,24 +50,6 @@ def test_a_night_on_the_running_platform(fresh_stack):
     command = StdioServerParameters(command=sys.executable, args=["manage.py", "memory_mcp"], env=environment, cwd=os.getcwd())
     asyncio.run(as_an_mcp_client(command))
 
-    body = {
-        "name": "night",
-        "kind": "memory_synthesis",
-        "config": {"vault": "wiki"},
-        "cron": "0 3 * * *",
-        "timezone": "Europe/Lisbon",
-    }
-    schedule = stack.http.post("/api/schedules", json=body).json()["schedule"]
-    with sqlite3.connect(stack.home / "db.sqlite3", timeout=20) as link:
-        # Three o'clock of a night that has passed: what the scheduler sees after the machine slept.
-        link.execute("UPDATE schedules_schedule SET next_at = datetime('now', '-5 hours') WHERE id = ?", (schedule["id"],))
-    path = f"/api/schedules/{schedule['id']}"
-    firing = eventually(lambda: stack.http.get(f"{path}/firings").json()["firings"], what="the schedule to fire")[0]
-    assert firing["outcome"] == "started" and "late by" in firing["note"]
-    assert ended(stack, firing["job"])["result"]["model_calls"] == 0
-    shown = stack.http.get(path).json()["schedule"]
-    assert shown["last_job"]["state"] == "done" and shown["next_at"] > firing["at"]
-
 
 async def as_an_mcp_client(server):
     """The protocol's own client library, over HTTP or over standard input and output."""
@@ -95,6 +77,51 @@ def look_things_up(stack, root):
     assert "tool_calls" not in streamed.replace('"finish_reason":"tool_calls"', "!") and streamed.endswith("data: [DONE]\n\n")
     refused = stack.http.post("/v1/chat/completions", json={**body, "memory": "none"})
     assert (refused.status_code, refused.json()["error"]["param"]) == (404, "memory")
+    look_things_up_by_response(stack, once["prompt_tokens"])
+    look_things_up_by_message(stack, once["prompt_tokens"])
+
+
+def look_things_up_by_response(stack, once):
+    """The same in the Responses API, whose streams are kept: at their end, since no single request is the whole of one."""
+    body = {"input": "boat?", "max_output_tokens": 60, "temperature": 0, "memory": True}
+    body["tool_choice"] = {"type": "function", "name": "memory_list"}
+    whole = stack.http.post("/v1/responses", json=body)
+    assert whole.status_code == 200, whole.text
+    whole = whole.json()
+    assert whole["usage"]["input_tokens"] > 2 * once and whole["tools"] == []
+    assert {item["type"] for item in whole["output"]} <= {"message", "reasoning"}
+    events = frames(stack.http.post("/v1/responses", json={**body, "stream": True}).text)
+    numbers = [event.json["sequence_number"] for event in events]
+    final = events[-1].json["response"]
+    assert numbers == sorted(set(numbers)) and final["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
+    assert not [event for event in events if "function_call" in event.event]
+    assert stack.http.get(f"/v1/responses/{final['id']}").json()["output"] == final["output"]
+    again = frames(stack.http.get(f"/v1/responses/{final['id']}?stream=true").text)
+    assert again[-1].json["response"]["output"] == final["output"]
+    follow = {"input": "and the dog?", "previous_response_id": final["id"], "max_output_tokens": 8, "memory": "wiki"}
+    assert stack.http.post("/v1/responses", json=follow).json()["usage"]["input_tokens"] > once
+    refused = stack.http.post("/v1/responses", json={**body, "background": True})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "memory")
+
+
+def look_things_up_by_message(stack, once):
+    """The same in the Messages API, opted in by the header."""
+    body = {"messages": [{"role": "user", "content": "boat?"}], "max_tokens": 60, "temperature": 0}
+    body["tool_choice"] = {"type": "tool", "name": "memory_list"}
+    memory = {"x-mlxplatform-memory": "true"}
+    whole = stack.http.post("/v1/messages", json=body, headers=memory)
+    assert whole.status_code == 200, whole.text
+    whole = whole.json()
+    assert whole["usage"]["input_tokens"] > 2 * once and "tool_use" not in {block["type"] for block in whole["content"]}
+    assert whole["stop_reason"] in {"end_turn", "max_tokens"}
+    streamed = frames(stack.http.post("/v1/messages", json={**body, "stream": True}, headers=memory).text)
+    assert streamed[0].event == "message_start" and streamed[-1].event == "message_stop"
+    assert not [event for event in streamed if event.json.get("content_block", {}).get("type") == "tool_use"]
+    del body["tool_choice"], body["max_tokens"]
+    counted = stack.http.post("/v1/messages/count_tokens", json=body, headers=memory).json()["input_tokens"]
+    assert counted > stack.http.post("/v1/messages/count_tokens", json=body).json()["input_tokens"] + 100
+    refused = stack.http.post("/v1/messages", json={**body, "max_tokens": 5, "memory": "none"})
+    assert refused.status_code == 404 and "memory" in refused.json()["error"]["message"]
 
 
 def test_a_killed_worker_leaves_nothing_half_done(fresh_stack):

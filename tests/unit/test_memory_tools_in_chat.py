@@ -1,4 +1,4 @@
-"""Memory tools in a chat: what the model asks for is run here, and the client sees one answer."""
+"""Memory tools in chats, responses and messages: what the model asks for is run here, and the client sees one answer."""
 
 import asyncio
 import json
@@ -7,9 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from mlxplatform.api import memory_tools
+from mlxplatform.api.anthropic import parse as anthropic
 from mlxplatform.api.batch_lines import register_all
 from mlxplatform.api.memory_tools import MOST_ROUNDS, Rounds
 from mlxplatform.api.openai.chat.parse import parse
+from mlxplatform.api.openai.responses import parse as responses
 from mlxplatform.batches import protocols
 from mlxplatform.inference import client
 from mlxplatform.inference.contract import Admitted, Failed, Finished, Refusal, Text, ToolCall, Usage
@@ -113,6 +115,66 @@ def test_leaving_stops_the_round_under_way(monkeypatch):
     assert asyncio.run(rounds.read()) == []
 
 
+def response(body):
+    ask = responses.parse(body)
+    return responses.to_asked(ask, "resp_1", ask.items, ask.instructions)
+
+
+#: Each protocol's parser, the rest of a body, and one tool of the client's own in its form.
+PROTOCOLS = {
+    "chat": (parse, {"messages": BODY["messages"]}, {"type": "function", "function": {"name": "memory_read"}}),
+    "responses": (response, {"input": "What is the boat called?"}, {"type": "function", "name": "memory_read", "parameters": {}}),
+    "messages": (
+        anthropic.parse,
+        {"messages": BODY["messages"], "max_tokens": 20},
+        {"name": "memory_read", "input_schema": {"type": "object"}},
+    ),
+}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_protocol_offers_the_tools_and_says_what_they_are_for(protocol):
+    read, body, own = PROTOCOLS[protocol]
+    asked = read({**body, "memory": "wiki"})
+    assert asked.memory == "wiki" and [tool.name for tool in asked.request.tools] == list(memory_tools.OFFERED)
+    assert [m.role for m in asked.request.messages] == ["system", "user"]
+    assert asked.request.messages[0].content == tools.GUIDE
+    for said in (False, None):
+        plain = read({**body, **({} if said is None else {"memory": said})})
+        assert not plain.memory and plain.request.tools == [] and [m.role for m in plain.request.messages] == ["user"]
+    for wrong in (3, "", []):
+        with pytest.raises(Refusal) as refused:
+            read({**body, "memory": wrong})
+        assert (refused.value.status, refused.value.param) == (400, "memory")
+    with pytest.raises(Refusal, match="is a memory tool"):
+        read({**body, "memory": True, "tools": [own]})
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_an_owners_system_text_stays_before_the_word_on_the_tools(protocol):
+    read, body, _ = PROTOCOLS[protocol]
+    system = {"chat": {"messages": [{"role": "system", "content": "Be brief."}, *BODY["messages"]]}}
+    more = system.get(protocol, {"instructions": "Be brief."} if protocol == "responses" else {"system": "Be brief."})
+    first = read({**body, **more, "memory": True}).request.messages[0]
+    assert first.role == "system" and first.content == f"Be brief.\n\n{tools.GUIDE}"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "more", "param"),
+    [
+        ("responses", {"background": True}, "memory"),
+        ("responses", {"text": {"format": {"type": "json_object"}}}, "memory"),
+        ("messages", {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}}, "memory"),
+        ("messages", {"tools": [PROTOCOLS["messages"][2]]}, "tools.0"),
+    ],
+)
+def test_what_does_not_go_with_it_is_named_in_every_protocol(protocol, more, param):
+    read, body, _ = PROTOCOLS[protocol]
+    with pytest.raises(Refusal) as refused:
+        read({**body, "memory": True, **more})
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
 @pytest.mark.parametrize(
     ("more", "param"),
     [
@@ -167,8 +229,10 @@ def test_what_a_page_says_is_quoted_bounded_and_a_mistake_is_told_to_the_model(s
 
 def test_a_batch_line_looks_nothing_up():
     register_all()
-    line = protocols.get("/v1/chat/completions")
-    assert line.parse({**BODY, "memory": False}).requests[0].tools == []
-    with pytest.raises(Refusal) as refused:
-        line.parse(BODY)
-    assert refused.value.param == "memory"
+    paths = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": protocols.MESSAGES}
+    for protocol, (_, body, _) in PROTOCOLS.items():
+        line = protocols.get(paths[protocol])
+        assert line.parse({**body, "memory": False}).requests[0].tools == []
+        with pytest.raises(Refusal) as refused:
+            line.parse({**body, "memory": True})
+        assert refused.value.param == "memory"

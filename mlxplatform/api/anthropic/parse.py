@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mlxplatform.api import memory_tools
 from mlxplatform.api.conversation import check_calls_answered, compact, join_parts, media_refusal, refuse_duplicates
 from mlxplatform.api.fields import (
     MAX_COUNT,
@@ -262,6 +263,7 @@ COUNT_FIELDS = table(
     honoured("thinking", read_thinking, "budget_tokens has no effect of its own"),
     honoured("output_config", read_output_config, "effort and format"),
     honoured("output_format", read_format, "enforced by a grammar"),
+    honoured("memory", memory_tools.read_memory, "not Anthropic's; true or a vault's name: the model may look things up in it"),
     refused("mcp_servers", "This server connects to no MCP servers.", []),
     refused("container", "This server runs no containers."),
     ignored("cache_control", "prompts are cached anyway"),
@@ -300,6 +302,9 @@ def parse(body: Mapping[str, Any], *, counting: bool = False) -> Asked:
     system = fields.get("system")
     messages = ([Message("system", system)] if system else []) + fields["messages"]
     tools = fields.get("tools", [])
+    remembers = fields.get("memory", False)
+    if remembers:
+        tools, messages = memory_tools.beside(tools, "tools.{}"), memory_tools.guided(messages)
     choice, one_call = read_tool_choice(fields.get("tool_choice"), tools)
     config = fields.get("output_config", {})
     forced = Constraint("tool_call", choice[1] or [tool.name for tool in tools]) if choice[0] == "required" else None
@@ -319,12 +324,15 @@ def parse(body: Mapping[str, Any], *, counting: bool = False) -> Asked:
         constraint=forced or config.get("format") or fields.get("output_format"),
         adapter=fields.get("adapter"),
     )
+    if remembers:
+        memory_tools.refuse_fixed_form(request.constraint)
     return Asked(
         requests=(request,),
         model=fields.get("model"),
         stream=fields.get("stream", False),
         ignored=(*fields.ignored, *left_out_tools(body.get("tools"))),
         one_call=one_call,
+        memory=remembers,
     )
 
 

@@ -6,6 +6,7 @@ import re
 
 from django.http import HttpRequest, HttpResponseBase
 
+from mlxplatform.api import memory_tools
 from mlxplatform.api.anthropic.parse import parse
 from mlxplatform.api.anthropic.render import MessageFrames, message_object
 from mlxplatform.api.fields import wrong_value
@@ -28,8 +29,10 @@ def check_version(request: HttpRequest) -> None:
 
 async def create(request: HttpRequest) -> HttpResponseBase:
     check_version(request)
-    call = await place_call(request, parse(await read_json(request)))
-    choices = await Choices.submit(call.requests)
+    asked = parse(memory_tools.with_header(request, await read_json(request)))
+    run = await memory_tools.run_for(request, asked.memory)
+    call = await place_call(request, asked)
+    choices = await Choices.submit(call.requests, run)
     if call.asked.stream:
         return EventStreamResponse(drive(call, choices, MessageFrames(call, choices.prompt_tokens)), call.headers)
     (answer,) = await gather(call, choices)
@@ -38,7 +41,7 @@ async def create(request: HttpRequest) -> HttpResponseBase:
 
 async def count(request: HttpRequest) -> HttpResponseBase:
     check_version(request)
-    call = await place_call(request, parse(await read_json(request), counting=True))
+    call = await place_call(request, parse(memory_tools.with_header(request, await read_json(request)), counting=True))
     return json_response({"input_tokens": await count_tokens(call.requests[0])}, headers=call.headers)
 
 

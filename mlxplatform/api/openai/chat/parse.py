@@ -206,10 +206,8 @@ def parse(body: Mapping[str, Any]) -> Asked:
     n = fields.get("n", 1)
     if remembers and (n > 1 or (stream and fields.get("store"))):
         raise wrong_value("memory", "it goes with one choice, and not with a stored stream.")
-    if remembers and request.constraint is not None and request.constraint.kind != "tool_call":
-        raise wrong_value(
-            "memory", "it cannot be combined with a fixed form of the answer, which leaves no room to look things up."
-        )
+    if remembers:
+        memory_tools.refuse_fixed_form(request.constraint)
     return Asked(
         requests=tuple(choices_of(request, n)),
         model=fields.get("model"),
@@ -221,7 +219,7 @@ def parse(body: Mapping[str, Any]) -> Asked:
         store=fields.get("store", False),
         record=fields.get("store", True),
         metadata=fields.get("metadata"),
-        extra=remembers,
+        memory=remembers,
     )
 
 

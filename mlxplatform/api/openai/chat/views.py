@@ -9,7 +9,6 @@ from django.http import HttpRequest, HttpResponseBase
 
 from mlxplatform.api import memory_tools
 from mlxplatform.api.fields import metadata, missing, wrong_value
-from mlxplatform.api.memory_tools import Rounds
 from mlxplatform.api.openai.chat import stored
 from mlxplatform.api.openai.chat.parse import parse
 from mlxplatform.api.openai.chat.render import ChatFacts, ChatFrames, completion_object, facts_of
@@ -32,12 +31,12 @@ async def create(request: HttpRequest) -> HttpResponseBase:
     store = asked.store and history.enabled()
     if store and asked.stream and asked.n > 1:
         raise wrong_value("n", "a stored stream has one choice.")
-    run = memory_tools.runner(await memory_tools.vault_for(request, asked.extra)) if asked.extra else None
+    run = await memory_tools.run_for(request, asked.memory)
     call = await place_call(request, asked)
     facts = facts_of(call)
     if store and asked.stream:
         return await _recorded(call, facts, body["messages"])
-    choices = await Choices.submit(call.requests) if run is None else Choices([await Rounds.submit(call.requests[0], run)])
+    choices = await Choices.submit(call.requests, run)
     if asked.stream:
         return EventStreamResponse(drive(call, choices, ChatFrames(facts)), call.headers)
     answer = completion_object(facts, await gather(call, choices))

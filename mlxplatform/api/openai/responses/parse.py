@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mlxplatform.api import memory_tools
 from mlxplatform.api.conversation import (
     guided,
     limit_tools,
@@ -106,6 +107,7 @@ FIELDS = table(
     honoured("guided_choice", guided("choice"), "not OpenAI's"),
     honoured("structured_outputs", structured_outputs, "not OpenAI's"),
     honoured("adapter", text(MAX_NAME), "not OpenAI's"),
+    honoured("memory", memory_tools.read_memory, "not OpenAI's; true or a vault's name: the model may look things up in it"),
     honoured("prompt_cache_key", text(MAX_NAME), "prompt-cache affinity"),
     honoured("session_id", text(MAX_NAME), "prompt-cache affinity; wins over prompt_cache_key"),
     *OPENAI_FIELDS,
@@ -141,6 +143,7 @@ class ResponseAsk:
     background: bool
     echo: dict[str, Any]
     unused_tools: tuple[str, ...]
+    memory: bool | str = False
 
     @property
     def truncates(self) -> bool:
@@ -165,6 +168,11 @@ def parse(body: Mapping[str, Any]) -> ResponseAsk:
     if background and not store:
         raise wrong_value("background", "a background response must be stored.")
     tools, unused = _function_tools(fields.get("tools", []))
+    remembers = fields.get("memory", False)
+    if remembers:
+        if background:
+            raise wrong_value("memory", "it cannot be combined with 'background'.")
+        tools = memory_tools.beside(tools)
     choice = read_tool_choice(fields.get("tool_choice"), tools)
     return ResponseAsk(
         fields=fields,
@@ -179,6 +187,7 @@ def parse(body: Mapping[str, Any]) -> ResponseAsk:
         background=background,
         echo=_echo(fields, store),
         unused_tools=unused,
+        memory=remembers,
     )
 
 
@@ -233,7 +242,7 @@ def to_asked(ask: ResponseAsk, response_id: str, items: list[Item], instructions
         id=response_id,
         model="",
         kind="chat",
-        messages=messages,
+        messages=memory_tools.guided(messages) if ask.memory else messages,
         tools=tools,
         tool_choice=choice,
         template_kwargs=fields.get("chat_template_kwargs", {}),
@@ -246,6 +255,8 @@ def to_asked(ask: ResponseAsk, response_id: str, items: list[Item], instructions
         adapter=fields.get("adapter"),
         session=fields.get("session_id", fields.get("prompt_cache_key")),
     )
+    if ask.memory:
+        memory_tools.refuse_fixed_form(request.constraint)
     return Asked(
         requests=(request,),
         model=fields.get("model"),
@@ -255,6 +266,7 @@ def to_asked(ask: ResponseAsk, response_id: str, items: list[Item], instructions
         store=ask.store,
         record=ask.store,
         extra=ask.echo,
+        memory=ask.memory,
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from mlxplatform.api.openai.kept_streams import KeptStreams
+from mlxplatform.api.openai.kept_streams import KeptStreams, is_end
 from mlxplatform.api.openai.responses.items import Item, carried, response_of, to_messages
 from mlxplatform.api.openai.responses.parse import ResponseAsk
 from mlxplatform.api.openai.responses.render import ResponseState, delta_number
@@ -99,10 +99,33 @@ async def end_row(answer_id: str, facts: dict[str, Any], events: Sequence[Number
     packed = history.pack_events([event for _, event in events])
     if not await history.off_loop(history.end, answer_id, state.status, state.object(), packed):
         return False
+    await _continue_conversation(facts, state)
+    return True
+
+
+async def _continue_conversation(facts: dict[str, Any], state: ResponseState) -> None:
     conversation = facts["echo"].get("conversation")
     if conversation and state.status in {Status.COMPLETED, Status.INCOMPLETE}:
         await history.off_loop(append_to_conversation, conversation["id"], facts["new_items"], state.output)
-    return True
+
+
+async def kept_at_end(
+    source: AsyncGenerator[list[Numbered], None], call: Call, facts: dict[str, Any], items: list[Item]
+) -> AsyncGenerator[list[Numbered], None]:
+    """The batches of a stream that no gpu process can number, since it is made of several requests: its row is written
+    when it has ended, before the end is shown. What its reader leaves early is not kept."""
+    seen: list[Numbered] = []
+    try:
+        async for batch in source:
+            seen += batch
+            if is_end(batch):
+                packed = history.pack_events([event for _, event in seen])
+                state = rebuild(facts, seen)
+                await history.off_loop(history.save, record_of(call, facts, items, state.object(), events=packed))
+                await _continue_conversation(facts, state)
+            yield batch
+    finally:
+        await source.aclose()
 
 
 async def end_orphan(row: StoredAnswer, events: Sequence[Numbered]) -> None:

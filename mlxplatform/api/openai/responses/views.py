@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
 from django.http import HttpRequest, HttpResponseBase
 
+from mlxplatform.api import memory_tools
 from mlxplatform.api.fields import wrong_value
+from mlxplatform.api.memory_tools import Rounds
 from mlxplatform.api.openai.responses.items import Item, listed
 from mlxplatform.api.openai.responses.parse import ResponseAsk, parse, to_asked
 from mlxplatform.api.openai.responses.render import STRIDE, ResponseState, facts_of
 from mlxplatform.api.openai.responses.store import (
     append_to_conversation,
     end_row,
+    kept_at_end,
     merged,
     not_found,
     record_of,
@@ -31,12 +35,13 @@ from mlxplatform.http.sse import EventStreamResponse, comment, heartbeat_seconds
 from mlxplatform.http.views import endpoint
 from mlxplatform.inference import client, history
 from mlxplatform.inference.client import Stream, new_id
-from mlxplatform.inference.contract import Failed, Message, Refusal
+from mlxplatform.inference.contract import Failed, InferenceRequest, Message, Refusal
 from mlxplatform.inference.history import Kind, Status
 from mlxplatform.inference.models import StoredAnswer
 from mlxplatform.inference.recording import Numbered, mark, record, recording_of
 
 log = structlog.get_logger(__name__)
+S = TypeVar("S", Stream, Rounds)
 
 #: Part of the oldest turns dropped at each attempt to fit, and attempts.
 DROP_SHARE, DROP_ATTEMPTS = 0.25, 24
@@ -45,21 +50,27 @@ RENAMED = {"messages": "input", "max_tokens": "max_output_tokens", "response_for
 
 
 async def create(request: HttpRequest) -> HttpResponseBase:
-    ask = parse(await read_json(request))
+    ask = parse(memory_tools.with_header(request, await read_json(request)))
     items, instructions = await splice(ask, getattr(request, "project", "default"))
     asked = to_asked(ask, new_id("resp_"), items, instructions)
+    run = await memory_tools.run_for(request, ask.memory)
     call = await place_call(request, asked)
     call.asked.extra["instructions"] = instructions
     facts = facts_of(call)
     new = items[len(items) - len(ask.items) :]
     if ask.conversation is not None:
         facts["new_items"] = new
-    if ask.store and (ask.stream or ask.background):
+    if ask.store and (ask.stream or ask.background) and run is None:
         return await _recorded(call, ask, facts, items)
-    stream = await _submit(call, ask)
+    stream = await (
+        _submit(client.submit, ask, call.requests[0])
+        if run is None
+        else _submit(partial(Rounds.submit, run=run), ask, call.requests[0])
+    )
     state = ResponseState(facts)
     if ask.stream:
-        return EventStreamResponse(_frames(_live(call, stream), state), call.headers)
+        source = _live(call, stream)
+        return EventStreamResponse(_frames(kept_at_end(source, call, facts, items) if ask.store else source, state), call.headers)
     answer = await _whole(call, stream, state)
     if ask.store:
         await history.off_loop(history.save, record_of(call, facts, items, answer))
@@ -72,7 +83,7 @@ async def _recorded(call: Call, ask: ResponseAsk, facts: dict[str, Any], items: 
     """A stored stream or a background response: its row exists from admission on."""
     kept = msgspec.structs.replace(call.requests[0], stored=True, background=ask.background)
     await mark(call.id)
-    stream = await _submit(call, ask, kept)
+    stream = await _submit(client.submit, ask, kept)
     state = ResponseState(facts)
     state.status = Status.QUEUED if ask.background and not ask.stream else Status.IN_PROGRESS
     opened = state.object()
@@ -95,19 +106,18 @@ async def _recorded(call: Call, ask: ResponseAsk, facts: dict[str, Any], items: 
     return json_response(opened, headers=call.headers)
 
 
-async def _submit(call: Call, ask: ResponseAsk, request: Any = None) -> Stream:
+async def _submit(send: Callable[[InferenceRequest], Awaitable[S]], ask: ResponseAsk, request: InferenceRequest) -> S:
     """Submit; with ``truncation: auto`` drop the oldest turns until the prompt fits."""
-    request = request or call.requests[0]
     for _ in range(DROP_ATTEMPTS):
         try:
-            return await client.submit(request)
+            return await send(request)
         except Refusal as refusal:
             shorter = _shortened(request.messages)
             refusal.param = RENAMED.get(refusal.param or "", refusal.param)
             if not ask.truncates or refusal.code != "context_length_exceeded" or shorter is None:
                 raise
             request = msgspec.structs.replace(request, messages=shorter)
-    return await client.submit(request)
+    return await send(request)
 
 
 def _shortened(messages: list[Message]) -> list[Message] | None:
@@ -120,7 +130,7 @@ def _shortened(messages: list[Message]) -> list[Message] | None:
     return system + turns[cut:] if cut < len(turns) else None
 
 
-async def _live(call: Call, stream: Stream) -> AsyncGenerator[list[Numbered], None]:
+async def _live(call: Call, stream: Stream | Rounds) -> AsyncGenerator[list[Numbered], None]:
     """Events of a stream that nobody keeps; leaving it cancels the request."""
     reckoning = Reckoning(call)
     interval = heartbeat_seconds()
@@ -156,7 +166,7 @@ async def _frames(
         await source.aclose()
 
 
-async def _whole(call: Call, stream: Stream, state: ResponseState) -> dict[str, Any]:
+async def _whole(call: Call, stream: Stream | Rounds, state: ResponseState) -> dict[str, Any]:
     """The response object of a finished stream.
 
     Raises:
@@ -222,7 +232,7 @@ async def input_items(request: HttpRequest, response_id: str) -> dict[str, Any]:
 
 
 async def count_input(request: HttpRequest) -> dict[str, Any]:
-    ask = parse(await read_json(request))
+    ask = parse(memory_tools.with_header(request, await read_json(request)))
     items, instructions = await splice(ask, getattr(request, "project", "default"))
     call = await place_call(request, to_asked(ask, new_id("resp_"), items, instructions))
     return {"object": "response.input_tokens", "input_tokens": await client.count_tokens(call.requests[0])}
