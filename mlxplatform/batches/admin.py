@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.utils import quote
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
@@ -39,4 +40,4 @@ class BatchAdmin(ModelAdmin):
     def job_link(self, batch: Batch) -> str:
         if not batch.job_id:
             return "–"
-        return format_html('<a href="{}">{}</a>', reverse("admin:jobs_job_change", args=[batch.job_id]), batch.job_id)
+        return format_html('<a href="{}">{}</a>', reverse("admin:jobs_job_change", args=[quote(batch.job_id)]), batch.job_id)

@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.utils import quote
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
@@ -94,7 +95,7 @@ class DatasetAdmin(ModelAdmin):
         version = latest(dataset)
         if version is None or not version.job:
             return "–"
-        return format_html('<a href="{}">{}</a>', reverse("admin:jobs_job_change", args=[version.job]), version.job)
+        return format_html('<a href="{}">{}</a>', reverse("admin:jobs_job_change", args=[quote(version.job)]), version.job)
 
     @display(description="First rows")
     def preview(self, dataset: Dataset) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.contrib.admin.utils import quote
 from django.test import Client
 
 from mlxplatform.datasets import sandbox
@@ -319,7 +320,7 @@ def test_lists_page_and_archive(client: Client) -> None:
 def test_markup_is_shown_as_text_in_the_admin(admin_client: Client) -> None:
     bad = "<img src=x onerror=alert(1)></pre><script>alert(1)</script>"
     _, version = finished(admin_client, "sft_qa_pairs", {"pairs_text": f"Q: {bad}\nA: {bad}"}, name=bad)
-    for path in ("/admin/datasets/dataset/", f"/admin/datasets/dataset/{version.dataset_id}/change/"):
+    for path in ("/admin/datasets/dataset/", f"/admin/datasets/dataset/{quote(version.dataset_id)}/change/"):
         page = admin_client.get(path).content.decode()
         assert "<img src=x" not in page and "<script>alert" not in page
         assert "&lt;img src=x onerror=alert(1)&gt;" in page

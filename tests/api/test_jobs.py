@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.contrib.admin.utils import quote
 from django.test import AsyncClient, Client
 
 from mlxplatform.accounts.models import AuditEntry
@@ -259,7 +260,7 @@ def test_admin_shows_markup_as_text(admin_client: Client) -> None:
     evil = "<img src=x onerror=alert(1)></pre><script>alert(1)</script>"
     job = service.submit("test.lines", {"n": 1, "prompt": evil})
     Job.objects.filter(pk=job.id).update(message=evil, error=evil, result={"text": evil})
-    for path in ("/admin/jobs/job/", f"/admin/jobs/job/{job.id}/change/"):
+    for path in ("/admin/jobs/job/", f"/admin/jobs/job/{quote(job.id)}/change/"):
         page = admin_client.get(path)
         assert page.status_code == 200
         text = page.content.decode()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 from django.apps import apps
 from django.contrib import admin
+from django.contrib.admin.utils import quote
 from django.db import models
 from django.test import Client
 from django.urls import reverse
@@ -99,7 +101,7 @@ def pages(red: Everything) -> list[str]:
     for model in admin.site._registry:
         base = f"/admin/{model._meta.app_label}/{model._meta.model_name}/"
         found.append(base)
-        found += [f"{base}{key}/change/" for key in model._default_manager.values_list("pk", flat=True)[:2]]
+        found += [f"{base}{quote(str(key))}/change/" for key in model._default_manager.values_list("pk", flat=True)[:2]]
     return found
 
 
@@ -151,3 +153,15 @@ def test_markup_in_what_is_asked_for_comes_back_as_text(text: str) -> None:
         assert answer.status_code < 500, path
         parser.feed(answer.content.decode())
         assert not parser.foreign, path
+
+
+def test_the_admin_finds_the_job_of_a_batch_whatever_its_id() -> None:
+    """The admin reads ``_22`` in an address as an escaped character, and ids of jobs may hold that."""
+    boss = signed_in("anna", "admin", BLUE)
+    red = Everything(RED)
+    Job.objects.create(id="job_22ab", kind="batch", queue="cpu", project=RED)
+    type(red.batch).objects.filter(pk=red.batch.pk).update(job="job_22ab")
+    page = boss.get(f"/admin/batches/batch/{quote(red.batch.pk)}/change/").content.decode()
+    link = re.search(r'href="(/admin/jobs/job/[^"]+/change/)"', page)
+    assert link
+    assert boss.get(link[1]).status_code == 200

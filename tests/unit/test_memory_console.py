@@ -1,6 +1,7 @@
 """The review queue and the wiki as a person sees them, signed in, with a vault full of hostile text."""
 
 import pytest
+from django.contrib.admin.utils import quote
 from django.contrib.auth.models import User
 from django.core.files.uploadedfile import SimpleUploadedFile
 
@@ -71,9 +72,9 @@ def test_the_admin_shows_changes_and_schedules_as_text(person):
     change = Change.objects.get()
     for path in (
         "change/",
-        f"change/{change.id}/change/",
+        f"change/{quote(change.id)}/change/",
         "run/",
-        f"run/{change.run_id}/change/",
+        f"run/{quote(change.run_id)}/change/",
         "vault/",
         "conversation/",
         "question/",
