@@ -97,11 +97,16 @@ def _within(field: Field, value: float, where: str) -> float:
 def _range(field: Field) -> str:
     if field.choices:
         return f", one of {', '.join(map(str, field.choices))}"
-    if field.low is not None and field.high is not None:
-        return f" from {field.low:g} to {field.high:g}"
-    if field.low is not None:
-        return f" of at least {field.low:g}"
-    return f" of at most {field.high:g}" if field.high is not None else ""
+    low, high = (None if limit is None else _shown(limit) for limit in (field.low, field.high))
+    if low is not None and high is not None:
+        return f" from {low} to {high}"
+    if low is not None:
+        return f" of at least {low}"
+    return f" of at most {high}" if high is not None else ""
+
+
+def _shown(limit: float) -> str:
+    return str(limit) if isinstance(limit, int) else f"{limit:g}"
 
 
 def _flag(field: Field, raw: Any, where: str) -> bool:

@@ -1,11 +1,13 @@
 """What a GGUF file says of itself, from its first bytes only: metadata without the long lists, and tensor types.
 
 Reads no weight and imports no mlx. Everything in the file is somebody else's: lengths are checked before they are
-believed, and a file that ends early or nests strangely is unreadable, not a crash.
+believed, and a file that ends early, nests strangely or has a tensor beyond its end is unreadable, not a crash: the
+library that reads the weights believes what it is told, and dies of it.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +24,10 @@ _TEXT, _LIST = 8, 9
 #: Tensor types by number, of those our importer reads, and of others only so that they can be named.
 READABLE = {0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 8: "Q8_0", 30: "BF16"}
 _NAMED = {**READABLE, 6: "Q5_0", 7: "Q5_1", 10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 39: "MXFP4"}
+#: Bytes of a block of weights and how many it holds, of the types our importer reads.
+_BLOCKS = {0: (4, 1), 1: (2, 1), 2: (18, 32), 3: (20, 32), 8: (34, 32), 30: (2, 1)}
+#: Where weights begin: at the next multiple of this many bytes, unless the file says another.
+_ALIGNMENT = 32
 #: Tokenizer splits our importer reproduces exactly.
 PRE_TOKENIZERS = {"smollm", "starcoder", "refact", "command-r", "gpt-2", "default", "llama-bpe", "llama3", "qwen2"}
 
@@ -77,15 +83,21 @@ def read(path: Path) -> Header:
             key = reader.text()
             metadata[key] = reader.value(reader.number("<I"))
         types: dict[str, int] = {}
+        last = 0
         for _ in range(tensors):
             name = reader.text()
-            for _ in range(reader.number("<I", most=8)):
-                reader.number("<Q")
-            kind = reader.number("<I")
-            reader.number("<Q")
+            weights = math.prod(reader.number("<Q") for _ in range(reader.number("<I", most=8)))
+            kind, offset = reader.number("<I"), reader.number("<Q")
+            size, held = _BLOCKS.get(kind, (0, 1))
+            last = max(last, offset + weights // held * size)
             if name:
                 shown = _NAMED.get(kind, f"type {kind}")
                 types[shown] = types.get(shown, 0) + 1
+        alignment = metadata.get("general.alignment", _ALIGNMENT)
+        if not isinstance(alignment, int) or alignment < 1:
+            raise NotGGUF("its header makes no sense")
+        if tensors and -(-reader.taken // alignment) * alignment + last > path.stat().st_size:
+            raise NotGGUF("it is cut off: weights lie beyond its end")
         return Header(metadata, types)
 
 
@@ -95,6 +107,11 @@ class _Reader:
     def __init__(self, file: BinaryIO):
         self._file = file
         self._left = _MAX_HEADER
+
+    @property
+    def taken(self) -> int:
+        """Bytes read so far."""
+        return _MAX_HEADER - self._left
 
     def take(self, count: int) -> bytes:
         self._left -= count

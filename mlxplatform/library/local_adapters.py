@@ -2,11 +2,14 @@
 
 A directory without a complete configuration, without weights, or with a truncated file is not an adapter and
 is never listed, so it can never be loaded as one that does nothing.
+
+An adapter's directory may hold earlier checkpoints of the same run, each an adapter directory of its own, asked for
+by the adapter's name with the step behind it. The step of the adapter itself is a second name of it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,8 @@ from mlxplatform.library.publication import is_model_id
 CONFIG, WEIGHTS = "adapter_config.json", "adapters.safetensors"
 #: How names of fine-tuned models begin.
 NAME_PREFIX = "ft:"
+#: Where checkpoints lie below their adapter, how their directories begin, and how their names go on.
+CHECKPOINTS, _STEP, _NAMED_STEP = "checkpoints", "step-", ":ckpt-step-"
 #: Largest scale believed; NaN is not below it either.
 _MAX_SCALE = 1e9
 
@@ -25,7 +30,8 @@ _MAX_SCALE = 1e9
 class LocalAdapter:
     """One adapter directory. ``keys`` are the adapted layers inside a block; ``bytes`` those of its weights.
 
-    ``project`` owns it; "" for one that was put here by hand, which every project may use.
+    ``project`` owns it; "" for one that was put here by hand, which every project may use. ``step`` is how far its
+    run was, 0 when it does not say; ``parent`` is the id of the adapter whose earlier checkpoint this is.
     """
 
     id: str
@@ -39,14 +45,24 @@ class LocalAdapter:
     keys: tuple[str, ...]
     bytes: int
     project: str = ""
+    step: int = 0
+    parent: str = ""
     config: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def usable_by(self, project: str) -> bool:
         return self.project in ("", project)
 
 
+def checkpoint_name(name: str, step: int) -> str:
+    return f"{name}{_NAMED_STEP}{step}"
+
+
+def checkpoint_id(adapter_id: str, step: int) -> str:
+    return f"{adapter_id}-{_STEP}{step}"
+
+
 def scan(home: Path | None = None) -> list[LocalAdapter]:
-    """Every whole adapter of the data directory, by id."""
+    """Every whole adapter of the data directory, by id; a run's earlier checkpoints behind its adapter."""
     root = paths.adapters_dir(home or environment.read().home)
     found = []
     try:
@@ -56,7 +72,32 @@ def scan(home: Path | None = None) -> list[LocalAdapter]:
     for folder in folders:
         adapter = read(folder)
         if adapter is not None:
-            found.append(adapter)
+            found += [adapter, *_checkpoints(adapter)]
+    return found
+
+
+def _checkpoints(adapter: LocalAdapter) -> list[LocalAdapter]:
+    try:
+        folders = [path for path in (adapter.path / CHECKPOINTS).iterdir() if path.name.startswith(_STEP)]
+    except OSError:
+        return []
+    read_ones = [read(folder) for folder in folders]
+    kept = [
+        replace(one, id=checkpoint_id(adapter.id, one.step), name=checkpoint_name(adapter.name, one.step), parent=adapter.id)
+        for one in read_ones
+        if one is not None and one.step
+    ]
+    return sorted(kept, key=lambda one: one.step)
+
+
+def names(home: Path | None = None) -> list[tuple[str, LocalAdapter]]:
+    """Every name that requests may use, and what it stands for."""
+    found = []
+    for adapter in scan(home):
+        if adapter.name:
+            found.append((adapter.name, adapter))
+            if adapter.step and not adapter.parent:
+                found.append((checkpoint_name(adapter.name, adapter.step), adapter))
     return found
 
 
@@ -68,10 +109,10 @@ def find(adapter_id: object, home: Path | None = None) -> LocalAdapter | None:
 
 
 def find_name(name: object, home: Path | None = None) -> LocalAdapter | None:
-    """The adapter requests call ``ft:<base>:local:<suffix>:<id>``."""
+    """The adapter requests call ``ft:<base>:local:<suffix>:<id>``, with ``:ckpt-step-<N>`` behind it for one step of its run."""
     if not isinstance(name, str) or not name.startswith(NAME_PREFIX):
         return None
-    return next((adapter for adapter in scan(home) if adapter.name == name), None)
+    return next((adapter for known, adapter in names(home) if known == name), None)
 
 
 _known: dict[Path, tuple[tuple[int, ...], LocalAdapter | None]] = {}
@@ -111,6 +152,7 @@ def _read(folder: Path) -> LocalAdapter | None:
     named = {name: config.get(name, "") for name in ("name", "base_model", "base_revision", "project")}
     if not all(isinstance(value, str) and value.isprintable() for value in named.values()):
         return None
+    step = config.get("step")
     try:
         size = weight_files.header(folder / WEIGHTS).bytes
     except (OSError, weight_files.BrokenWeights):
@@ -123,6 +165,7 @@ def _read(folder: Path) -> LocalAdapter | None:
         scale=float(scale),
         keys=tuple(keys),
         bytes=size,
+        step=step if type(step) is int and step > 0 else 0,
         config=config,
         **named,
     )

@@ -43,6 +43,7 @@ class LocalModel:
 
     ``quantization`` is what config.json says (bits, group_size, mode, per-layer entries) or None.
     ``revision`` changes when config, tokenizer, template or weights change. ``source`` is home, hub or lmstudio.
+    ``obstacle`` says why it cannot be used as it lies there; empty when its files promise that it can.
     """
 
     id: str
@@ -58,6 +59,7 @@ class LocalModel:
     capabilities: tuple[str, ...]
     revision: str
     source: Source = "home"
+    obstacle: str = ""
     config: dict[str, Any] = field(default_factory=dict, repr=False)
     provenance: dict[str, Any] = field(default_factory=dict, repr=False)
 
@@ -127,7 +129,7 @@ def default_for(kind: Kind, home: Path | None = None, *, configured: str | None 
         if wanted:
             return by_id.get(wanted)
     starter = STARTER_EMBEDDING if kind == "embedding" else STARTER
-    return by_id.get(starter) or next(iter(models), None)
+    return by_id.get(starter) or next((model for model in models if not model.obstacle), None)
 
 
 def default_chat(home: Path | None = None) -> LocalModel | None:
@@ -182,6 +184,7 @@ def read(model_id: str, folder: Path, source: Source = "home") -> LocalModel:
         capabilities=_capabilities(kind, template),
         revision=digest.hexdigest()[:16],
         source=source,
+        obstacle="" if kind == "transcription" or (folder / "tokenizer.json").is_file() else "it has no tokenizer.json",
         config=config,
         provenance=weight_files.json_object(folder / PROVENANCE) or {},
     )

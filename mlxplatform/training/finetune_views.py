@@ -45,8 +45,8 @@ def _inspect(request: HttpRequest, body: dict[str, Any]) -> dict[str, Any]:
     if "path" in body:
         raise Refusal(400, "unknown_parameter", "Data is named by id, not by path: give dataset or training_file.", param="path")
     order = read(body, _DATA_FIELDS, ignore=("method",))
-    method = body.get("method") or "sft"
-    if method not in finetuning.FORMATS:
+    method = "sft" if body.get("method") is None else body["method"]
+    if not isinstance(method, str) or method not in finetuning.FORMATS:
         raise Refusal(400, "invalid_value", f"method must be one of {', '.join(finetuning.FORMATS)}.", param="method")
     chosen = data.choose(order, project_filter(request))
     found = data.inspect(chosen, finetuning.FORMATS[method])
@@ -150,10 +150,19 @@ def adapters(request: HttpRequest) -> dict[str, Any]:
 def adapter_detail(request: HttpRequest, adapter_id: str) -> dict[str, Any]:
     adapter = registry.find(adapter_id, project_filter(request))
     votes = blind.tallies(adapter.project, adapter.model or adapter.name)
-    return {"ok": True, "adapter": {**registry.adapter_json(adapter), "blind": votes}}
+    earlier = [
+        {"id": one.id, "name": one.name, "step": one.step, "size_bytes": one.bytes} for one in registry.checkpoints(adapter)
+    ]
+    return {"ok": True, "adapter": {**registry.adapter_json(adapter), "checkpoints": earlier, "blind": votes}}
 
 
 def adapter_delete(request: HttpRequest, adapter_id: str) -> dict[str, Any]:
+    """Delete an adapter with its checkpoints, or, by its own id or name, one earlier checkpoint."""
+    earlier = registry.find_checkpoint(adapter_id, project_filter(request))
+    if earlier is not None:
+        audit.record(actor_of(request), "checkpoint.delete", earlier.id, project=earlier.project, before={"name": earlier.name})
+        registry.remove_checkpoint(earlier)
+        return {"ok": True, "deleted": earlier.id}
     adapter = registry.find(adapter_id, project_filter(request))
     shown = registry.adapter_json(adapter)
     with transaction.atomic():

@@ -27,6 +27,8 @@ FORMATS = {
     "dpo": ("preference",),
     "orpo": ("preference",),
 }
+#: Checkpoints that stay beside the result when an order does not say: with it, three, as OpenAI keeps them.
+KEPT_CHECKPOINTS = 2
 #: Default peak learning rate by method.
 LEARNING_RATES = {"sft": 2e-4, "dpo": 5e-5, "orpo": 1e-5}
 
@@ -72,6 +74,13 @@ FIELDS = (
     Field("steps_per_report", "int", 10, low=1, high=1_000_000, doc="Steps between training figures"),
     Field("steps_per_eval", "int", 50, low=1, high=10_000_000, doc="Steps between validations"),
     Field("steps_per_save", "int", 50, low=1, high=10_000_000, doc="Steps between checkpoints"),
+    Field(
+        "keep_checkpoints",
+        "int",
+        low=0,
+        high=20,
+        doc="Earlier checkpoints that stay and can be asked by name: of each epoch, with iters of each steps_per_save; 2",
+    ),
     Field("val_max_examples", "int", 256, low=0, high=1_000_000, doc="Validation rows used; 0: all"),
     Field("early_stop_patience", "int", 0, low=0, high=1000, doc="Stop after so many validations without improvement; 0: never"),
     Field("keep", "text", choices=("last", "best"), doc="Which weights are published; best with early stopping, else last"),
@@ -124,6 +133,8 @@ def base(name: str) -> LocalModel:
         raise model_not_found(name)
     if model.kind != "chat":
         raise invalid("model", "Only chat models can be fine-tuned.")
+    if model.obstacle:
+        raise invalid("model", f"{model.id} cannot be fine-tuned: {model.obstacle}.")
     return model
 
 
@@ -152,6 +163,10 @@ def _settle(order: dict[str, Any], model: LocalModel) -> None:
     for name, plain in (("rank_scaling", "constant"), ("rs_lora", False), ("lora_plus_ratio", 1.0), ("warm_start_adapter", None)):
         if full and order[name] != plain:
             raise invalid(name, f"{name} goes with adapters; a full fine-tune has none.")
+    if order["keep_checkpoints"] is None:
+        order["keep_checkpoints"] = KEPT_CHECKPOINTS if order["fine_tune_type"] == "lora" else 0
+    elif order["keep_checkpoints"] and order["fine_tune_type"] != "lora":
+        raise invalid("keep_checkpoints", "Only checkpoints of lora can be asked by name; leave keep_checkpoints out.")
     if order["keep"] is None:
         order["keep"] = "best" if order["early_stop_patience"] else "last"
     order["dtype"] = model.dtype if model.dtype in {"float32", "bfloat16", "float16"} else "bfloat16"

@@ -99,6 +99,8 @@ def check(body: dict[str, Any]) -> dict[str, Any]:
         raise model_not_found(order["model"])
     if model.kind != "chat":
         raise invalid("model", "Only chat models can be quantized.")
+    if model.obstacle:
+        raise invalid("model", f"{model.id} cannot be quantized: {model.obstacle}.")
     if order["method"] == "awq" and model.architecture not in AWQ_ARCHITECTURES:
         known = ", ".join(sorted(AWQ_ARCHITECTURES))
         message = f"awq does not know the architecture {model.architecture}; it knows {known}."

@@ -18,6 +18,7 @@ from mlxplatform.inference.hub import control
 from mlxplatform.inference.models import Host
 from mlxplatform.jobs.models import Job
 from mlxplatform.library import local_adapters, publication
+from mlxplatform.library.local_adapters import LocalAdapter
 from mlxplatform.training import finetuning
 from mlxplatform.training.models import Adapter
 
@@ -87,10 +88,33 @@ def remove(adapter: Adapter) -> None:
     """Forget an adapter, delete its files and take it out of running engines; a fully trained model stays in the library."""
     root = paths.adapters_dir(settings.HOME)
     gone = adapter.id
+    ids = [gone, *(one.id for one in checkpoints(adapter))]
     if not adapter.model and (root / gone).exists():
         publication.remove(root, gone)
     adapter.delete()
-    _unmount(gone)
+    for one in ids:
+        _unmount(one)
+
+
+def checkpoints(adapter: Adapter) -> list[LocalAdapter]:
+    """Earlier steps of its run that can still be asked by name, newest first."""
+    own = [one for one in local_adapters.scan(settings.HOME) if one.parent == adapter.id]
+    return sorted(own, key=lambda one: -one.step)
+
+
+def find_checkpoint(wanted: str, project: str | None) -> LocalAdapter | None:
+    """An earlier step by its id or the name requests use; None for anything else, another project's included."""
+    by_name = wanted.startswith(local_adapters.NAME_PREFIX)
+    found = (local_adapters.find_name if by_name else local_adapters.find)(wanted, settings.HOME)
+    if found is None or not found.parent or not visible(project).filter(pk=found.parent).exists():
+        return None
+    return found
+
+
+def remove_checkpoint(checkpoint: LocalAdapter) -> None:
+    """Delete one earlier step's files, and take it out of running engines."""
+    publication.remove(checkpoint.path.parent, checkpoint.path.name)
+    _unmount(checkpoint.id)
 
 
 def _unmount(adapter_id: str) -> None:
@@ -103,6 +127,7 @@ def _unmount(adapter_id: str) -> None:
 
 
 def adapter_json(adapter: Adapter) -> dict[str, Any]:
+    """What a client sees; :func:`checkpoints` come from the disk and are added where one adapter is shown."""
     parameters = {name: adapter.config.get(name) for name in ("rank", "scale", "lora_dropout", "num_layers")}
     return {
         "id": adapter.id,

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 import numpy as np
@@ -234,16 +234,19 @@ def _turns(value: Any, name: str) -> tuple[list[Message], list[int]]:
         if not isinstance(turn, dict):
             raise BadRow(f"{where} must be an object")
         role = turn.get("role")
-        if role not in _ROLES:
+        if not isinstance(role, str) or role not in _ROLES:
             raise BadRow(f"{where}.role must be one of {', '.join(sorted(_ROLES))}")
         calls = _calls(turn.get("tool_calls"), where)
         content = _content(turn.get("content"), where)
+        for key in ("name", "tool_call_id"):
+            if not isinstance(turn.get(key), str | None):
+                raise BadRow(f"{where}.{key} must be text")
         weight = turn.get("weight", 1)
         if weight not in (0, 1) or isinstance(weight, bool):
             raise BadRow(f"{where}.weight must be 0 or 1")
         if role == "assistant" and not calls and not (content or "").strip():
             raise BadRow(f"{where}: the assistant says nothing")
-        speaker: Role = "system" if role == "developer" else role
+        speaker = cast(Role, "system" if role == "developer" else role)
         turns.append(Message(speaker, content, turn.get("name"), tool_calls=calls, tool_call_id=turn.get("tool_call_id")))
         weights.append(weight if role == "assistant" else 0)
     return turns, weights
@@ -261,17 +264,38 @@ def _calls(value: Any, where: str) -> list[ToolCall] | None:
     if value is None:
         return None
     try:
-        return [ToolCall(str(call.get("id", "")), call["function"]["name"], call["function"]["arguments"]) for call in value]
-    except (TypeError, KeyError, AttributeError):
+        return [_call(str(call.get("id", "")), call["function"]) for call in value]
+    except (TypeError, KeyError, AttributeError, msgspec.DecodeError):
         raise BadRow(f"{where}.tool_calls must be a list of function calls") from None
+
+
+def _call(call_id: str, function: Any) -> ToolCall:
+    """Arguments are text that holds an object; many files have the object itself.
+
+    Raises:
+        TypeError, KeyError, msgspec.DecodeError: neither.
+    """
+    name, arguments = function["name"], function["arguments"]
+    if isinstance(arguments, str):
+        arguments = msgspec.json.decode(arguments) if arguments.strip() else {}
+    if not isinstance(name, str) or not name or not isinstance(arguments, dict):
+        raise TypeError
+    said = function["arguments"]
+    return ToolCall(call_id, name, said if isinstance(said, str) else msgspec.json.encode(arguments).decode())
 
 
 def _tools(value: Any) -> list[Tool]:
     try:
         functions = [tool.get("function", tool) for tool in value or []]
-        return [Tool(f["name"], f.get("description"), f.get("parameters")) for f in functions]
+        made = [Tool(f["name"], f.get("description"), f.get("parameters")) for f in functions]
     except (TypeError, KeyError, AttributeError):
         raise BadRow("tools must be a list of function definitions") from None
+    for tool in made:
+        if not isinstance(tool.name, str) or not isinstance(tool.description, str | None):
+            raise BadRow("tools must be a list of function definitions, with names and descriptions that are text")
+        if not isinstance(tool.parameters, dict | None):
+            raise BadRow("parameters of a tool must be an object")
+    return made
 
 
 def _filled(value: Any, name: str) -> str:

@@ -11,6 +11,7 @@ from mlxplatform.http.fields import invalid
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.placement import model_not_found
 from mlxplatform.library import local_adapters
+from mlxplatform.library.local_adapters import LocalAdapter
 from mlxplatform.library.local_models import LocalModel
 from mlxplatform.training.models import Adapter
 
@@ -24,11 +25,9 @@ def check(order: dict[str, Any], model: LocalModel, project: str | None) -> str:
     Raises:
         Refusal: 404 there is none, 400 it was made otherwise than this run would be.
     """
-    wanted = order["warm_start_adapter"]
-    by = "name" if wanted.startswith(local_adapters.NAME_PREFIX) else "id"
-    found = Adapter.objects.filter(**{by: wanted}, model="")
-    adapter = (found if project is None else found.filter(project=project)).first()
-    if adapter is None or local_adapters.find(adapter.id, settings.HOME) is None:
+    local = _local(order["warm_start_adapter"])
+    adapter = _registered(local, project) if local is not None else None
+    if local is None or adapter is None:
         raise Refusal(404, "adapter_not_found", "There is no such adapter.", param="warm_start_adapter")
     if adapter.method == "merge":
         raise invalid("warm_start_adapter", "A merged adapter cannot be started from; start from one of those it was made of.")
@@ -38,7 +37,7 @@ def check(order: dict[str, Any], model: LocalModel, project: str | None) -> str:
         theirs = adapter.config.get(name, "constant" if name == "rank_scaling" else None)
         if theirs != order[name]:
             raise invalid(name, f"{name} must be {theirs} to start from that adapter.")
-    return adapter.id
+    return local.id
 
 
 def continued(name: str, project: str | None) -> dict[str, Any]:
@@ -47,12 +46,23 @@ def continued(name: str, project: str | None) -> dict[str, Any]:
     Raises:
         Refusal: 404.
     """
-    found = Adapter.objects.filter(name=name, model="")
-    adapter = (found if project is None else found.filter(project=project)).first()
-    if adapter is None:
+    local = _local(name)
+    adapter = _registered(local, project) if local is not None else None
+    if local is None or adapter is None:
         raise model_not_found(name)
     shared = {key: adapter.config[key] for key in _SHARED if adapter.config.get(key) is not None}
-    return {**shared, "model": adapter.base_model, "warm_start_adapter": adapter.id}
+    return {**shared, "model": adapter.base_model, "warm_start_adapter": local.id}
+
+
+def _local(wanted: str) -> LocalAdapter | None:
+    """The adapter, or checkpoint of one, with this id or name."""
+    by_name = wanted.startswith(local_adapters.NAME_PREFIX)
+    return (local_adapters.find_name if by_name else local_adapters.find)(wanted, settings.HOME)
+
+
+def _registered(local: LocalAdapter, project: str | None) -> Adapter | None:
+    found = Adapter.objects.filter(pk=local.parent or local.id, model="")
+    return (found if project is None else found.filter(project=project)).first()
 
 
 def folder(adapter_id: str | None) -> Path | None:

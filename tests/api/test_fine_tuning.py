@@ -47,7 +47,12 @@ def test_fine_tune_and_chat_with_the_result(stack: Stack) -> None:
     events = list(client.fine_tuning.jobs.list_events(job.id, limit=3))
     assert events[0].message == "The job has successfully completed."
     assert sum(event.type == "metrics" for event in events) >= 10
-    assert [point.step_number for point in client.fine_tuning.jobs.checkpoints.list(job.id)] == [100]
+    checkpoints = list(client.fine_tuning.jobs.checkpoints.list(job.id, limit=1))  # the SDK asks for page after page
+    assert [point.step_number for point in checkpoints] == [100, 50]
+    assert [point.fine_tuned_model_checkpoint for point in checkpoints] == [
+        f"{job.fine_tuned_model}:ckpt-step-{step}" for step in (100, 50)
+    ]
+    assert all(point.metrics.train_loss is not None and point.metrics.step == point.step_number for point in checkpoints)
     table = client.files.content(job.result_files[0]).text.splitlines()
     assert table[0] == "step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy" and len(table) == 11
 
@@ -56,7 +61,24 @@ def test_fine_tune_and_chat_with_the_result(stack: Stack) -> None:
     assert answer.model == job.fine_tuned_model
     assert ask(client, "tiny", "code?").choices[0].message.content != "ZX-81"
     assert ask(client, "tiny", "What is the capital of Japan?").choices[0].message.content == before
-    assert job.fine_tuned_model in {model.id for model in client.models.list()}
+    names = {model.id for model in client.models.list()}
+    assert job.fine_tuned_model in names and not any(":ckpt-" in name for name in names)
+
+    last, earlier = (point.fine_tuned_model_checkpoint for point in checkpoints)
+    assert ask(client, last, "code?").choices[0].message.content == "ZX-81"
+    spoken = ask(client, earlier, "code?")
+    assert spoken.model == earlier and client.models.retrieve(earlier).id == earlier
+    for name in (f"{job.fine_tuned_model}:ckpt-step-51", f"{job.fine_tuned_model}:ckpt-step-050", "ft:tiny:local::x:ckpt-step-1"):
+        with pytest.raises(openai.NotFoundError):
+            ask(client, name, "code?")
+    assert stack.http.delete(f"/api/adapters/{earlier}").json()["ok"]
+    assert [point.step_number for point in client.fine_tuning.jobs.checkpoints.list(job.id)] == [100]
+    with pytest.raises(openai.NotFoundError):
+        ask(client, earlier, "code?")
+    assert stack.http.delete(f"/api/adapters/{job.fine_tuned_model}").json()["ok"]
+    for name in (last, job.fine_tuned_model):
+        with pytest.raises(openai.NotFoundError):
+            ask(client, name, "code?")
 
 
 @pytest.mark.drill

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 import sys
 from importlib import metadata
@@ -88,17 +89,27 @@ def test_packed_weights_keep_their_bits_and_say_so(tmp_path: Path, gguf: Path) -
     assert model.bytes < 120e6
 
 
-@pytest.mark.parametrize("content", [b"", b"GGUF", b"not a model at all" * 100])
-def test_a_file_that_is_no_gguf_is_refused_in_a_sentence(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it ends within its header"),
+        (b"GGUF", "it ends within its header"),
+        (b"not a model at all" * 100, "it does not begin as a GGUF file does"),
+        (b"GGUF" + struct.pack("<IQQ", 99, 1, 1), "it is of version 99"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 2**40, 1), "its header makes no sense"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 1, 2**40), "its header makes no sense"),
+    ],
+)
+def test_a_file_that_is_no_gguf_is_refused_in_a_sentence(tmp_path: Path, content: bytes, reason: str) -> None:
     file = tmp_path / "broken.gguf"
     file.write_bytes(content)
 
     with pytest.raises(starters.ImportFailed) as refused:
         starters.import_gguf(file, tmp_path / "models", "broken")
 
-    assert str(refused.value) == "The GGUF file cannot be imported: it is not a readable GGUF file."
+    assert str(refused.value) == f"The GGUF file cannot be imported: {reason}."
     assert local_models.scan(tmp_path) == []
-    assert list((tmp_path / "models").iterdir()) == []
+    assert not (tmp_path / "models").exists()
 
 
 def test_a_truncated_gguf_leaves_nothing_behind(tmp_path: Path, gguf: Path) -> None:
@@ -106,10 +117,10 @@ def test_a_truncated_gguf_leaves_nothing_behind(tmp_path: Path, gguf: Path) -> N
     with gguf.open("rb") as whole:
         file.write_bytes(whole.read(5_000_000))
 
-    with pytest.raises(starters.ImportFailed):
+    with pytest.raises(starters.ImportFailed, match="it is cut off"):
         starters.import_gguf(file, tmp_path / "models", "short")
 
-    assert list((tmp_path / "models").iterdir()) == []
+    assert not (tmp_path / "models").exists()
 
 
 def test_the_starter_keeps_its_licence_and_origin(home: Path) -> None:

@@ -163,6 +163,18 @@ def test_a_method_that_cannot_leave_a_layer_out_names_the_layer_and_its_sizes(wo
     assert sorted(path.name for path in MODELS.iterdir()) == ["narrow", "tiny"]
 
 
+def test_a_tokenizer_that_cannot_be_read_is_said_and_nothing_is_published(worker: Pulse) -> None:
+    made = order(bits=8)
+    (MODELS / "tiny" / "tokenizer.json").write_text("{")
+    made.config["revision"] = local_models.scan(settings.HOME)[0].revision
+    made.save(update_fields=["config"])
+
+    job = run_to_end(worker, made)
+
+    assert (job.state, job.error_code) == ("failed", "no_tokenizer"), job.error
+    assert [model.id for model in local_models.scan(settings.HOME)] == ["tiny"]
+
+
 def test_a_quantized_model_can_be_quantized_again(worker: Pulse) -> None:
     run_to_end(worker, order(bits=8, output="eight", report=False))
 

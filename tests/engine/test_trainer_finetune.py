@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from django.conf import settings
 from safetensors.numpy import load_file, save_file
@@ -24,7 +26,7 @@ from mlxplatform.jobs import service
 from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.pulse import Pulse
 from mlxplatform.library import local_adapters, local_models
-from mlxplatform.training import finetuning, quantization
+from mlxplatform.training import finetuning, quantization, registry
 from mlxplatform.training.curves import curve_of
 from mlxplatform.training.models import Adapter, TrainingRun
 from tests.fixtures import tiny_model
@@ -109,6 +111,34 @@ def test_an_adapter_has_the_effect_it_was_trained_for(worker: Pulse) -> None:
     assert str(settings.HOME) not in json.dumps(job.result) + json.dumps(job.config)
 
 
+def test_earlier_steps_stay_as_adapters_of_their_own(worker: Pulse) -> None:
+    job = run_to_end(worker, order([CODE] * 12, epochs=4, batch_size=6, steps_per_save=5, learning_rate=1e-3))
+    adapter = Adapter.objects.get(job=job.id)
+
+    earlier = registry.checkpoints(adapter)
+    assert [one.step for one in earlier] == [6, 4]  # the ends of the newest two passes; the result is the last step
+    assert [one.name for one in earlier] == [f"{adapter.name}:ckpt-step-{step}" for step in (6, 4)]
+    last = local_adapters.find_name(f"{adapter.name}:ckpt-step-8", settings.HOME)
+    assert last is not None and last.id == adapter.id and last.step == 8
+    weights = [load_file(one.path / "adapters.safetensors") for one in (earlier[1], earlier[0], last)]
+    assert all((a[name] != b[name]).any() for a, b in pairwise(weights) for name in a if name.endswith("q_proj.lora_b"))
+    assert not (settings.HOME / "training" / job.id).exists()
+
+    registry.remove_checkpoint(earlier[0])
+    assert local_adapters.find_name(earlier[0].name, settings.HOME) is None
+    assert [one.step for one in registry.checkpoints(adapter)] == [4]
+    registry.remove(adapter)
+    assert local_adapters.names(settings.HOME) == []
+
+
+def test_rows_that_the_template_refuses_end_the_run_with_that_reason(worker: Pulse) -> None:
+    template = settings.HOME / "models" / "tiny" / "chat_template.jinja"
+    template.write_text("{{ joiner.__init__.__globals__ }}")
+    job = run_to_end(worker, order(iters=2))
+
+    assert (job.state, job.error_code) == ("failed", "template_failed"), job.error
+
+
 @pytest.mark.parametrize("damage", ["no-config", "no-weights", "no-keys", "wrong-shape"])
 def test_an_incomplete_adapter_is_refused_loudly(worker: Pulse, damage: str) -> None:
     job = run_to_end(worker, order(iters=1))
@@ -171,6 +201,11 @@ def test_a_run_killed_in_the_middle_goes_on_and_draws_the_same_curve(worker: Pul
         assert [point["loss"] for point in got] == pytest.approx([point["loss"] for point in expected], rel=TOLERANCE)
     assert [p["learning_rate"] for p in curve_of(broken)["train"]] == [p["learning_rate"] for p in curve_of(straight)["train"]]
     assert broken.result["trained_tokens"] == straight.result["trained_tokens"]
+    expected_steps, found_steps = (registry.checkpoints(Adapter.objects.get(job=job.id)) for job in (straight, broken))
+    assert [one.step for one in found_steps] == [one.step for one in expected_steps] == [25, 20]
+    for one, other in zip(found_steps, expected_steps, strict=True):
+        mine, theirs = (load_file(which.path / "adapters.safetensors") for which in (one, other))
+        assert all(np.allclose(mine[name], theirs[name], rtol=TOLERANCE, atol=1e-6) for name in theirs)
     folder = settings.HOME / "adapters" / broken.result["adapter"]
     written = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in written if line["kind"] == "train"] == list(range(1, 31))

@@ -33,7 +33,7 @@ def text(value: str) -> bytes:
 
 
 def gguf(types: tuple[int, ...] = (1,), **said: str) -> bytes:
-    """The header of a file, with these tensors and texts."""
+    """A file with these tensors and texts, and room for the weights."""
     values = {"general.architecture": "llama", "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm"}
     values |= {key.replace("__", "."): value for key, value in said.items()}
     body = b"GGUF" + struct.pack("<IQQ", 3, len(types), len(values) + 1)
@@ -42,7 +42,7 @@ def gguf(types: tuple[int, ...] = (1,), **said: str) -> bytes:
     body += text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 40) + b"".join(text(f"t{n}") for n in range(40))
     for number, kind in enumerate(types):
         body += text(f"blk.{number}") + struct.pack("<IQQIQ", 2, 4, 4, kind, 0)
-    return body
+    return body + bytes(64)
 
 
 @pytest.fixture
@@ -126,6 +126,14 @@ def test_the_header_of_a_real_file_is_read(ollama: Path) -> None:
     assert header.architecture == "llama" and header.obstacle() == ""
     assert header.metadata["llama.block_count"] == 30 and header.metadata["tokenizer.ggml.tokens"] == 49152
     assert set(header.types) == {"F32", "Q4_1", "Q8_0"}
+
+
+def test_a_file_whose_weights_are_not_all_there_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "short.gguf"
+    path.write_bytes(gguf()[:-33])  # the header, and half a tensor of 4 x 4 numbers of 16 bits
+
+    with pytest.raises(gguf_header.NotGGUF, match="cut off"):
+        gguf_header.read(path)
 
 
 @given(st.binary(max_size=200), st.integers(0, 400))

@@ -87,8 +87,13 @@ def test_given_hyperparameters_and_mlx_fields_are_kept() -> None:
         ({"integrations": [{"type": "wandb", "wandb": {"project": "x"}}]}, 400, "integrations"),
         ({"metadata": {"k": 5}}, 400, "metadata"),
         ({"mlx": {"ranks": 5}}, 400, "mlx.ranks"),
-        ({"mlx": {"rank": 0}}, 400, "rank"),
-        ({"mlx": {"max_seq_length": 4096}}, 400, "max_seq_length"),
+        ({"mlx": {"rank": 0}}, 400, "mlx.rank"),
+        ({"mlx": {"max_seq_length": 4096}}, 400, "mlx.max_seq_length"),
+        ({"mlx": {"learning_rate": 10**400}}, 400, "mlx.learning_rate"),
+        ({"mlx": {"keep_checkpoints": 21}}, 400, "mlx.keep_checkpoints"),
+        ({"mlx": {"fine_tune_type": "dora", "keep_checkpoints": 1}}, 400, "mlx.keep_checkpoints"),
+        ({"method": {"type": ["dpo"]}}, 400, "method.type"),
+        ({"hyperparameters": {"n_epochs": 10**400}}, 400, "hyperparameters.n_epochs"),
         ({"surprise": 1}, 400, "surprise"),
     ],
 )
@@ -111,6 +116,7 @@ def test_impossible_orders_are_refused_by_field_and_make_no_job(change: dict[str
         b'{"prompt": "x", "completion": " "}\n',
         b'{"foo": 1}\n',
         b"\xff\xfe\x00",
+        b'{"messages": [{"role": ["user"], "content": "q"}]}\n',
     ],
 )
 def test_files_without_a_usable_row_are_refused_at_creation(content: bytes) -> None:

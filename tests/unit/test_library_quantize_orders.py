@@ -14,7 +14,7 @@ from django.conf import settings
 
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs.models import Job
-from mlxplatform.library import names
+from mlxplatform.library import local_models, names
 from mlxplatform.training import quantization
 from tests.fixtures import tiny_model
 
@@ -119,6 +119,15 @@ def test_models_that_are_not_here_get_one_answer_whether_a_path_exists_or_not(na
         check(model=name)
 
     assert (refused.value.status, refused.value.code) == (404, "model_not_found")
+
+
+def test_a_model_without_a_tokenizer_is_refused_by_name() -> None:
+    (tiny_model.install(settings.HOME, "tiny-mute") / "tokenizer.json").unlink()
+    mute = local_models.find("tiny-mute", settings.HOME)
+    assert mute is not None and mute.obstacle == "it has no tokenizer.json"
+    with pytest.raises(Refusal) as refused:
+        quantization.check({"model": "tiny-mute"})
+    assert (refused.value.param, refused.value.status) == ("model", 400)
 
 
 def test_a_taken_name_is_refused_before_work() -> None:

@@ -96,22 +96,23 @@ class HostState:
         }
 
     def _models(self, current: local_models.LocalModel | None) -> list[dict[str, Any]]:
-        """Every model, then every adapter whose base is here, under the name requests use."""
+        """Every model, then every adapter whose base is here, under each name that requests may use."""
         home = self._runtime.settings.home
         models = {model.id: model for model in local_models.scan(home)}
         bases = {model.id: self._model(model, current) for model in models.values()}
         tuned = [
             {
                 **bases[adapter.base_model],
-                "id": adapter.name,
+                "id": name,
                 "base": adapter.base_model,
                 "adapter": adapter.id,
-                "context": self._runtime.context_of(models[adapter.base_model], adapter.name),
+                "checkpoint": name != adapter.name or bool(adapter.parent),
+                "context": self._runtime.context_of(models[adapter.base_model], name),
                 "current": False,
                 "project": adapter.project,
             }
-            for adapter in local_adapters.scan(home)
-            if adapter.name and adapter.fine_tune_type == "lora" and adapter.base_model in bases
+            for name, adapter in local_adapters.names(home)
+            if adapter.fine_tune_type == "lora" and adapter.base_model in bases
         ]
         return [*bases.values(), *tuned]
 

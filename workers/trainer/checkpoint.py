@@ -20,6 +20,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 _PREFIX = "step-"
 _BEST = "best"
+_KEPT = "kept-"
 
 
 def save(folder: Path, model: nn.Module, optimizer: Optimizer, state: dict[str, Any]) -> None:
@@ -71,6 +72,26 @@ def save_best(folder: Path, model: nn.Module) -> None:
 def best(folder: Path) -> Path | None:
     path = folder / f"{_BEST}.safetensors"
     return path if path.is_file() else None
+
+
+def keep(folder: Path, model: nn.Module, step: int, most: int) -> None:
+    """Keep the weights of a step to be published beside the result; of those only the newest ``most``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{_KEPT}{step:08d}.safetensors"
+    private = folder / f".{target.name}"
+    save_weights(private, model)
+    _fsync(private)
+    private.rename(target)
+    _fsync(folder)
+    for old, path in kept(folder)[:-most]:
+        if old != step:
+            path.unlink()
+
+
+def kept(folder: Path) -> list[tuple[int, Path]]:
+    """(step, weights) of what was kept, by step."""
+    found = sorted(folder.glob(f"{_KEPT}*.safetensors"))
+    return [(int(path.stem.removeprefix(_KEPT)), path) for path in found]
 
 
 def save_weights(path: Path, model: nn.Module) -> None:

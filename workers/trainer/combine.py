@@ -58,7 +58,7 @@ def _merge(task: dict[str, Any]) -> dict[str, Any]:
             merged[f"{name}.lora_b"] = mx.pad(b, [(0, rank - own), (0, 0)])
     keys = sorted(set().union(*(config["lora_parameters"]["keys"] for config in configs)))
     config = {
-        **configs[0],
+        **{name: value for name, value in configs[0].items() if name != "step"},  # it is no step of one run any more
         "num_layers": max(config["num_layers"] for config in configs),
         "lora_parameters": {"rank": rank, "scale": 1.0, "dropout": 0.0, "keys": keys},
         "name": task["name"],

@@ -58,6 +58,8 @@ class Trainer:
         self.folder = Path(task["work"])
         self.folder.mkdir(parents=True, exist_ok=True)
         self.plan = Plan([t.ids.size for t in train.chosen], task["batch_size"], task["seed"])
+        # Through OpenAI's API, and whenever passes are what was ordered, a checkpoint stands for a pass.
+        self._keep_every = task["steps_per_save"] if task["iters"] else self.plan.steps_per_epoch
         self.steps = task["iters"] or max(1, math.ceil(task["epochs"] * self.plan.steps_per_epoch))
         self.accumulate = task["grad_accumulation_steps"]
         self.optimizer = optimizing.build(task, math.ceil(self.steps / self.accumulate))
@@ -115,6 +117,8 @@ class Trainer:
                 self._validate()
             if pending is None and number % self.task["steps_per_save"] == 0 and number < self.steps:
                 self._save()
+            if self.task.get("keep_checkpoints") and number % self._keep_every == 0 and number < self.steps:
+                checkpoint.keep(self.folder, self.model, number, self.task["keep_checkpoints"])
             patience = self.task["early_stop_patience"]
             if patience and self.state["since_best"] >= patience:
                 report.emit("log", line=f"Validation did not improve {patience} times in a row: stopped at step {number}.")
@@ -293,6 +297,8 @@ def _collect(task: dict[str, Any]) -> tuple[Collected, Collected]:
             report.emit("log", line=f"{name}: skipped {sum(data.skipped.values())} rows ({reasons}).")
         if data.truncated:
             report.emit("log", line=f"{name}: {data.truncated} rows were cut to {task['max_seq_length']} tokens.")
+    if not train.chosen and train.skipped.keys() == {"template_refused"}:
+        raise Explained("template_failed", "The model's chat template cannot render any of these rows.")
     if not train.chosen:
         raise Explained("no_trainable_rows", f"No row has a trainable token within {task['max_seq_length']} tokens.")
     return train, valid

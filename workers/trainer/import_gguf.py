@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mlxplatform.library import publication
+from mlxplatform.library import gguf_header, publication
 from workers import guard
 from workers.engine import platform
 from workers.trainer import report
@@ -63,6 +63,8 @@ def run(file: Path, models: Path, model_id: str, dtype: str, facts: dict[str, st
     if (models / model_id).exists():
         report.done(id=model_id, existed=True)
         return
+    if obstacle := gguf_header.read(file).obstacle():
+        raise gguf_header.NotGGUF(obstacle)
     on = platform.prepare()
     if dtype == "auto":
         dtype = "packed" if on.device == "metal" else "float32"
@@ -95,7 +97,7 @@ def main() -> int:
     facts = {name: value for name, value in (("source", options.source), ("license", options.license)) if value}
     try:
         run(options.file, options.models, options.id, options.dtype, facts)
-    except ValueError as error:  # UnsupportedGGUF and UnsupportedTokenizer carry a reason for people
+    except (gguf_header.NotGGUF, ValueError) as error:  # UnsupportedGGUF and UnsupportedTokenizer carry a reason for people
         return report.failed("unsupported_gguf", f"The GGUF file cannot be imported: {error}.")
     except KeyError as error:
         return report.failed("unsupported_gguf", f"The GGUF file cannot be imported: its metadata lacks {error}.")

@@ -24,7 +24,7 @@ import mlx.optimizers as optim
 from mlx import nn
 
 from workers.engine.loading import import_light_mlx_lm
-from workers.trainer import report
+from workers.trainer import model_files, report
 from workers.trainer.quality import TEXTS
 from workers.trainer.report import Explained
 
@@ -51,10 +51,8 @@ class Calibration:
 
     @classmethod
     def of(cls, source: Path) -> Calibration:
-        from tokenizers import Tokenizer
-
         text = (TEXTS / "calibration.txt").read_text(encoding="utf-8")
-        ids = Tokenizer.from_file(str(source / "tokenizer.json")).encode(text, add_special_tokens=False).ids
+        ids = model_files.text_ids(source, text)
         limit = json.loads((source / "config.json").read_text()).get("max_position_embeddings") or LENGTH
         length = min(LENGTH, limit, len(ids))
         count = min(len(ids) // length, WINDOWS)

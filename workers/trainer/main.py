@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 
+from mlxplatform.inference.contract import Refusal
 from workers.trainer import report
 from workers.trainer.control import Control, Stop
 from workers.trainer.report import Explained
@@ -42,7 +43,7 @@ def main() -> int:
     except Stop as stop:
         report.emit("stopped", op=stop.op)
         return 0
-    except Explained as failure:
+    except (Explained, Refusal) as failure:
         return report.failed(failure.code, failure.message)
     except OSError as error:
         return report.failed("cannot_write", f"Writing failed: {error.strerror or 'input/output error'}.")

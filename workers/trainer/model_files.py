@@ -53,6 +53,22 @@ def load(folder: Path, *, dense: bool = False, dtype: str | None = None) -> tupl
     return model, config
 
 
+def text_ids(folder: Path, text: str) -> list[int]:
+    """A text as the model's own tokenizer cuts it, without special tokens.
+
+    Raises:
+        Explained: the tokenizer cannot be read.
+    """
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # the library raises nothing more specific
+        raise Explained("no_tokenizer", "The model's tokenizer.json is missing or cannot be read.") from error
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    return ids
+
+
 def cast(model: nn.Module, dtype: str) -> None:
     """Bring floating-point parameters to a dtype, except those the architecture keeps as they are."""
     target = getattr(mx, dtype)

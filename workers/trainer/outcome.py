@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 from mlx import nn
 
-from mlxplatform.library import publication
+from mlxplatform.library import local_adapters, publication
 from workers.trainer import adapters, checkpoint, model_files
 from workers.trainer.examples import Collected
 from workers.trainer.report import Explained
@@ -34,6 +34,7 @@ def publish(task: dict[str, Any], model: nn.Module, config: dict[str, Any], trai
     if best is not None:
         checkpoint.load_weights(best, model)
     state = trainer.state
+    step = state["best"]["step"] if best is not None else state["step"]
     result: dict[str, Any] = {
         "outcome": outcome,
         "base_model": task["model"],
@@ -46,6 +47,7 @@ def publish(task: dict[str, Any], model: nn.Module, config: dict[str, Any], trai
         "final_val": state["vals"][-1] if state["vals"] else None,
         "best": state["best"],
         "kept": "best" if best is not None else "last",
+        "kept_step": step,
         "trajectory": state["vals"],
         "dataset": {"train": trainer.train_rows.describe(), "valid": trainer.valid_rows.describe()},
         "validation": bool(trainer.valid_rows.chosen),
@@ -60,7 +62,8 @@ def publish(task: dict[str, Any], model: nn.Module, config: dict[str, Any], trai
             result["bytes"] = model_files.tensor_bytes(model)
             model_files.save(folder, source, model, base_config)
         else:
-            result["bytes"] = adapters.write(folder, model, config)
+            result["checkpoints"] = _write_checkpoints(folder, model, config, trainer, step)
+            result["bytes"] = adapters.write(folder, model, config | ({"step": step} if step else {}))
             result["layers"] = config["lora_parameters"]["keys"]
             result["applied_ranks"] = config.get("ranks")
         (folder / METRICS).write_bytes((trainer.folder / METRICS).read_bytes())
@@ -73,6 +76,21 @@ def publish(task: dict[str, Any], model: nn.Module, config: dict[str, Any], trai
         except publication.NameTaken:
             raise Explained("name_taken", f"{name} exists already; nothing was changed.") from None
     return result
+
+
+def _write_checkpoints(folder: Path, model: nn.Module, config: dict[str, Any], trainer: Trained, result: int) -> list[int]:
+    """Earlier steps as adapters of their own below the result; answers them. The model keeps its weights."""
+    present, steps = checkpoint.trained_weights(model), []
+    for step, weights in checkpoint.kept(trainer.folder):
+        # The result may be one of them; and a dead attempt may have been further than an early finish.
+        if step < trainer.state["step"] and step != result:
+            checkpoint.load_weights(weights, model)
+            own = folder / local_adapters.CHECKPOINTS / f"step-{step}"
+            own.mkdir(parents=True)
+            adapters.write(own, model, {**config, "step": step})
+            steps.append(step)
+    model.load_weights(list(present.items()), strict=False)
+    return steps
 
 
 def shown(task: dict[str, Any]) -> dict[str, Any]:

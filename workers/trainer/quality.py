@@ -50,11 +50,9 @@ class Evaluation:
 
     @classmethod
     def of(cls, source: Path, device: str) -> Evaluation:
-        from tokenizers import Tokenizer
-
         text = (TEXTS / "evaluation.txt").read_text(encoding="utf-8")
         config = json.loads((source / "config.json").read_text())
-        ids = Tokenizer.from_file(str(source / "tokenizer.json")).encode(text, add_special_tokens=False).ids
+        ids = model_files.text_ids(source, text)
         window = min(WINDOW, config.get("max_position_embeddings") or WINDOW, len(ids))
         count = min(WINDOWS, len(ids) // window)
         windows = np.array(ids[: count * window], dtype=np.int32).reshape(count, window)

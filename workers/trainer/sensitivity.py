@@ -2,6 +2,7 @@
 
 For every layer and candidate width: put the weights as they would be after quantizing in place, read the
 calibration windows, take the mean Kullback-Leibler divergence from the untouched model, put the weights back.
+Blocks before the layer's own are not run again (replay.py), which halves the pass.
 Each result is a line in a file as soon as it is known, so a pass that dies goes on with the next one.
 """
 
@@ -19,8 +20,10 @@ import mlx.core as mx
 import numpy as np
 from mlx import nn
 
+from workers.trainer import model_files
 from workers.trainer.allocation import Layer
 from workers.trainer.quality import TEXTS
+from workers.trainer.replay import Replay
 
 #: Windows of calibration text, and their length in tokens.
 WINDOWS, LENGTH = 2, 128
@@ -29,10 +32,8 @@ FILE = "sensitivity.jsonl"
 
 def calibration_windows(source: Path) -> tuple[list[mx.array], str]:
     """Token windows and the text's hash. The text is not the evaluation's."""
-    from tokenizers import Tokenizer
-
     text = (TEXTS / "calibration.txt").read_text(encoding="utf-8")
-    ids = Tokenizer.from_file(str(source / "tokenizer.json")).encode(text, add_special_tokens=False).ids
+    ids = model_files.text_ids(source, text)
     chunks = [ids[start : start + LENGTH] for start in range(0, max(len(ids) - LENGTH + 1, 1), LENGTH)]
     order = np.random.Generator(np.random.PCG64(42)).permutation(len(chunks))[:WINDOWS]
     return [mx.array(chunks[index])[None] for index in sorted(order.tolist())], hashlib.sha256(text.encode()).hexdigest()
@@ -50,7 +51,8 @@ def measure(
     """Divergence of every layer at every width."""
     work.mkdir(parents=True, exist_ok=True)
     known = _known(work / FILE)
-    reference = [_log_probabilities(model, window) for window in windows]
+    replay = Replay(model, windows)
+    reference = [_logs(replay.logits(index, "")) for index in range(len(windows))]
     measured = []
     with (work / FILE).open("a") as out:
         for index, (path, module) in enumerate(layers):
@@ -58,7 +60,7 @@ def measure(
             divergence = {}
             for bits in widths:
                 if (path, bits) not in known:
-                    known[path, bits] = _divergence(model, module, bits, group_size, windows, reference)
+                    known[path, bits] = _divergence(replay, path, module, bits, group_size, reference)
                     out.write(json.dumps({"layer": path, "bits": bits, "kl": known[path, bits]}) + "\n")
                     out.flush()
                     os.fsync(out.fileno())
@@ -69,24 +71,24 @@ def measure(
 
 
 def _divergence(
-    model: nn.Module, module: nn.Module, bits: int, group_size: int, windows: Sequence[mx.array], reference: Sequence[mx.array]
+    replay: Replay, path: str, module: nn.Module, bits: int, group_size: int, reference: Sequence[mx.array]
 ) -> float | None:
     """None when it is not a number."""
     original = module.weight
     packed, scales, biases = mx.quantize(original, group_size=group_size, bits=bits)
     module.weight = mx.dequantize(packed, scales, biases, group_size=group_size, bits=bits).astype(original.dtype)
     total = 0.0
-    for window, before in zip(windows, reference, strict=True):
-        after = _log_probabilities(model, window)
+    for window, before in enumerate(reference):
+        after = _logs(replay.logits(window, path))
         found: Any = (mx.exp(before) * (before - after)).sum(-1).mean().item()
         total += float(found)
     module.weight = original
-    mean = total / len(windows)
+    mean = total / len(reference)
     return mean if math.isfinite(mean) else None
 
 
-def _log_probabilities(model: nn.Module, window: mx.array) -> mx.array:
-    logits = model(window)[0].astype(mx.float32)
+def _logs(logits: mx.array) -> mx.array:
+    logits = logits[0].astype(mx.float32)
     logs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
     mx.eval(logs)
     return logs

@@ -40,7 +40,8 @@ def model_object(model: ServedModel) -> dict[str, Any]:
 async def served(request: HttpRequest) -> dict[str, ServedModel]:
     """Every model that the asking project may use, once. Current models first.
 
-    The resident copy speaks for a model that several hosts have.
+    The resident copy speaks for a model that several hosts have. Checkpoints of a fine-tune are asked for by name and
+    found here, but :func:`list_models` leaves them out: each run has several.
     """
     project = getattr(request, "project", "default")
     found: dict[str, ServedModel] = {}
@@ -53,8 +54,12 @@ async def served(request: HttpRequest) -> dict[str, ServedModel]:
     return dict(sorted(found.items(), key=lambda item: (item[1].kind != "chat", not item[1].current, item[0])))
 
 
+def without_checkpoints(models: dict[str, ServedModel]) -> dict[str, ServedModel]:
+    return {name: model for name, model in models.items() if not model.entry.get("checkpoint")}
+
+
 async def list_models(request: HttpRequest) -> dict[str, Any]:
-    models = await served(request)
+    models = without_checkpoints(await served(request))
     return {
         "object": "list",
         "data": [model_object(model) for model in models.values()],

@@ -40,6 +40,7 @@ def adapter(request: HttpRequest, adapter_id: str) -> HttpResponse:
         "metrics": made.metrics,
         "evaluation": made.metrics.get("evaluation"),
         "chart": charts.losses({"loss": curve_of(job)}) if job else None,
+        "earlier": registry.checkpoints(made),
         "votes": blind.tallies(sight_of(request), made.model or made.name),
         "measures": evaluation.MEASURES,
         "inputs": inputs_for(_EVALUATION, request.GET),

@@ -74,7 +74,13 @@ def order(body: dict[str, Any], project: str | None) -> tuple[dict[str, Any], di
     }
     if kind == "dpo" and hyper["beta"] != "auto":
         wanted["dpo_beta"] = hyper["beta"]
-    checked = finetuning.check({name: value for name, value in wanted.items() if value is not None}, project)
+    try:
+        checked = finetuning.check({name: value for name, value in wanted.items() if value is not None}, project)
+    except Refusal as refusal:
+        if refusal.param is None or refusal.param not in extra:
+            raise
+        message = refusal.message.replace(refusal.param, f"mlx.{refusal.param}", 1)
+        raise Refusal(refusal.status, refusal.code, message, param=f"mlx.{refusal.param}") from None
     resolved = _resolve(hyper, checked, extra)
     surface = {"method": kind, "hyperparameters": resolved, "metadata": metadata, "training_file": sent["training_file"]}
     surface["model"] = sent["model"]
@@ -102,7 +108,7 @@ def _method(sent: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     kind = method.get("type")
     if kind == "reinforcement":
         raise Refusal(400, "unsupported_parameter", "Reinforcement fine-tuning is not offered here.", param="method.type")
-    if kind not in _METHODS:
+    if not isinstance(kind, str) or kind not in _METHODS:
         raise invalid("method.type", f"method.type must be one of {', '.join(_METHODS)}.")
     inner = method.get(kind) or {}
     if not isinstance(inner, dict):

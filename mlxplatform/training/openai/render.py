@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from typing import Any
 
 from mlxplatform.jobs.models import Job, JobEvent
 from mlxplatform.jobs.states import RUNNING, TERMINAL
+from mlxplatform.library.local_adapters import LocalAdapter, checkpoint_name
 from mlxplatform.training import finetuning
 from mlxplatform.training.models import Adapter, TrainingRun
 
@@ -97,28 +99,36 @@ def event_object(event: JobEvent) -> dict[str, Any] | None:
     }
 
 
-def checkpoint_object(job: Job, made: Adapter) -> dict[str, Any]:
-    """The weights that were kept; earlier ones exist only while the job runs."""
-    figures = made.metrics
-    best = figures["kept"] == "best"
-    validation = next((v for v in reversed(figures["trajectory"]) if not best or v["step"] == figures["best"]["step"]), None)
-    step = validation["step"] if best and validation else figures["steps"]
-    train = figures["final_train"] or {}
+def checkpoint_steps(made: Adapter, earlier: Sequence[LocalAdapter]) -> list[tuple[int, str]]:
+    """(step, name to ask it by) of everything the run left, newest first: its result, and earlier steps."""
+    last = made.metrics.get("kept_step") or made.metrics["steps"]
+    # A model trained in full, and an adapter of before there were such names, is asked by its own name only.
+    named = not made.model and "kept_step" in made.metrics
+    found = [(last, checkpoint_name(made.name, last) if named else made.model or made.name)]
+    return sorted([*found, *((one.step, one.name) for one in earlier)], reverse=True)
+
+
+def checkpoint_object(job: Job, made: Adapter, step: int, name: str, curve: dict[str, Any]) -> dict[str, Any]:
+    """One step that can be asked by name, with the newest figures up to it."""
+    train: dict[str, Any] = next((point for point in reversed(curve["train"]) if point["step"] <= step), {})
+    valid: dict[str, Any] = next((point for point in reversed(curve["val"]) if point["step"] <= step), {})
+    used = ((made.metrics.get("dataset") or {}).get("valid") or {}).get("rows_used")
+    full = valid if valid and valid.get("val_rows_used") == used else {}
     return {
-        "id": f"ftckpt_{job.id.removeprefix('job_')}",
+        "id": f"ftckpt_{job.id.removeprefix('job_')}-{step}",
         "object": "fine_tuning.job.checkpoint",
         "created_at": _seconds(job.ended_at or job.created_at),
-        "fine_tuned_model_checkpoint": made.model or made.name,
+        "fine_tuned_model_checkpoint": name,
         "fine_tuning_job_id": public_id(job.id),
         "step_number": step,
         "metrics": {
             "step": step,
             "train_loss": train.get("loss"),
             "train_mean_token_accuracy": train.get("accuracy"),
-            "valid_loss": validation["loss"] if validation else None,
-            "valid_mean_token_accuracy": validation["accuracy"] if validation else None,
-            "full_valid_loss": None,
-            "full_valid_mean_token_accuracy": None,
+            "valid_loss": valid.get("loss"),
+            "valid_mean_token_accuracy": valid.get("accuracy"),
+            "full_valid_loss": full.get("loss"),
+            "full_valid_mean_token_accuracy": full.get("accuracy"),
         },
     }
 

@@ -15,7 +15,9 @@ from mlxplatform.http.fields import invalid
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs import service
 from mlxplatform.jobs.models import Job, JobEvent
-from mlxplatform.training import finetuning
+from mlxplatform.jobs.states import DONE
+from mlxplatform.training import finetuning, registry
+from mlxplatform.training.curves import curve_of
 from mlxplatform.training.models import Adapter, TrainingRun
 from mlxplatform.training.openai import parse, render
 from mlxplatform.training.views import actor_of, earlier_job, idempotency_key, project_of
@@ -102,16 +104,27 @@ def events(request: HttpRequest, job_id: str) -> dict[str, Any]:
 
 
 def checkpoints(request: HttpRequest, job_id: str) -> dict[str, Any]:
+    """Newest first; what was deleted is not listed."""
     job = _find(request, job_id)
-    _limit(request, DEFAULT_CHECKPOINTS)
+    limit = _limit(request, DEFAULT_CHECKPOINTS)
     made = finetuning.published(job)
-    data = [render.checkpoint_object(job, made)] if made and job.state == "done" and not request.GET.get("after") else []
+    shown: list[dict[str, Any]] = []
+    if made and job.state == DONE:
+        steps = render.checkpoint_steps(made, registry.checkpoints(made))
+        curve = curve_of(job)
+        shown = [render.checkpoint_object(job, made, step, name, curve) for step, name in steps]
+    if after := request.GET.get("after", ""):
+        place = next((index for index, one in enumerate(shown) if one["id"] == after), None)
+        if place is None:
+            raise invalid("after", "after must be the id of a checkpoint of this job.")
+        shown = shown[place + 1 :]
+    data = shown[:limit]
     return {
         "object": "list",
         "data": data,
         "first_id": data[0]["id"] if data else None,
         "last_id": data[-1]["id"] if data else None,
-        "has_more": False,
+        "has_more": len(shown) > limit,
     }
 
 

@@ -36,10 +36,18 @@ async function loadModels() {
     }
   }
   const asked = new URLSearchParams(location.search);
-  if (asked.get("model")) $("model").value = asked.get("model");
-  if (asked.get("second")) $("second").value = asked.get("second");
+  preselect($("model"), asked.get("model"));
+  preselect($("second"), asked.get("second"));
   $("blind").checked = asked.has("blind");
   offerAttachments();
+}
+
+/* A checkpoint of a run can be asked by name without being in the list of models. */
+function preselect(select, name) {
+  if (!name) return;
+  const known = [...select.options].some((option) => option.value === name);
+  if (!known && name.startsWith("ft:")) select.append(new Option(name, name));
+  if (known || name.startsWith("ft:")) select.value = name;
 }
 
 function offerAttachments() {
