@@ -51,10 +51,11 @@ class Answer:
 
 
 class Completions(Protocol):
-    """Whoever answers. ``model`` names it: decisions made by another model may be reconsidered."""
+    """Whoever answers. ``model`` names it: decisions made by another model may be reconsidered. ``tokens`` it has written."""
 
     model: str
     calls: int
+    tokens: int
 
     def ask(self, asks: Sequence[Ask]) -> list[Answer]: ...
 
@@ -79,6 +80,7 @@ class RowCompletions:
         self.model = model
         self.project = project
         self.calls = 0
+        self.tokens = 0
 
     def ask(self, asks: Sequence[Ask]) -> list[Answer]:
         """One answer per question, in order. No questions, no call.
@@ -91,6 +93,7 @@ class RowCompletions:
             return []
         self.calls += len(unique)
         results = asyncio.run(self._gather([self._row(place, ask) for place, ask in enumerate(unique.values())]))
+        self.tokens += sum(found.output.usage.completion for found in results.values() if found.output and not found.reused)
         return [self._answer(ask, results[ask.key]) for ask in asks]
 
     def _row(self, place: int, ask: Ask) -> RowRequest:

@@ -14,6 +14,8 @@ class StageReport:
     stage: str
     read: int = 0
     calls: int = 0
+    #: Tokens the model wrote for them.
+    tokens: int = 0
     proposed: int = 0
     #: Counts by name, e.g. {"captured": 3}.
     counts: dict[str, int] = field(default_factory=dict)

@@ -108,9 +108,10 @@ class Synthesis:
     def ask(self, told: StageReport, asks: Sequence[Ask]) -> list[Answer]:
         """Put a stage's questions to the model, all at once."""
         self.check()
-        before = self.completions.calls
+        calls, tokens = self.completions.calls, self.completions.tokens
         answers = self.completions.ask(asks) if asks else []
-        told.calls += self.completions.calls - before
+        told.calls += self.completions.calls - calls
+        told.tokens += self.completions.tokens - tokens
         if len(answers) != len(asks):
             raise ValueError("a batch of questions must have one answer each")
         self.check()
