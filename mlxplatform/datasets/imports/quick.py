@@ -2,11 +2,13 @@
 
 A row is taken here only when a strict decoder for its form accepts it, no key occurs twice and its turns are in
 order: exactly what the careful reader would find. Any doubt means None, and the careful reader decides and explains.
+Columns that no format uses (an id, a source, a score) are learned from the careful reader and then known here too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -17,11 +19,16 @@ from mlxplatform.files import jsonl
 _encode = msgspec.json.Encoder().encode
 
 
+#: Columns without a use that are learned; more of them are no table but a mixture.
+MOST_EXTRAS = 64
+
+
 class QuickRow(NamedTuple):
-    """A good row: its form, and the line our file gets."""
+    """A good row: its form, the line our file gets, and the columns it has that no format uses."""
 
     form: str
     line: bytes
+    left_out: frozenset[str] = frozenset()
 
 
 class _Turn(msgspec.Struct, forbid_unknown_fields=True):
@@ -99,38 +106,83 @@ def _sharegpt(row: _ShareGpt) -> _Chat | None:
     return _chat(_Chat([_Turn(convert.ROLES[turn.speaker], turn.value) for turn in row.conversations]))  # type: ignore[arg-type]
 
 
-#: Form → (strict decoder, what it becomes or None when it is no good row).
-_FORMS: dict[str, tuple[msgspec.json.Decoder[Any], Callable[[Any], Any]]] = {
-    "messages": (msgspec.json.Decoder(_Chat), _chat),
-    "text": (msgspec.json.Decoder(_Text), _text),
-    "prompt_completion": (msgspec.json.Decoder(_Pair), _pair),
-    "dpo": (msgspec.json.Decoder(_Preference), _preference),
-    "alpaca": (msgspec.json.Decoder(_Alpaca), _alpaca),
-    "sharegpt": (msgspec.json.Decoder(_ShareGpt), _sharegpt),
+#: Form → (shape of its rows, what one becomes or None when it is no good row).
+_FORMS: dict[str, tuple[type[msgspec.Struct], Callable[[Any], Any]]] = {
+    "messages": (_Chat, _chat),
+    "text": (_Text, _text),
+    "prompt_completion": (_Pair, _pair),
+    "dpo": (_Preference, _preference),
+    "alpaca": (_Alpaca, _alpaca),
+    "sharegpt": (_ShareGpt, _sharegpt),
 }
 
 
+class _Known(NamedTuple):
+    """What is known of a form's rows: the columns that no format uses, and the decoder of rows that may have them."""
+
+    extras: tuple[str, ...]
+    all: frozenset[str]
+    decoder: msgspec.json.Decoder[Any]
+
+
 class QuickReader:
-    """Reads lines of the form that was last seen; ``expect`` tells it which the careful reader found."""
+    """Reads lines of the form that was last seen; ``expect`` tells it what the careful reader found."""
 
     def __init__(self) -> None:
         self._form = ""
+        self._known: dict[str, _Known] = {}
 
-    def expect(self, form: str) -> None:
-        self._form = form if form in _FORMS else ""
+    def expect(self, form: str, left_out: frozenset[str] = frozenset()) -> None:
+        """Read rows like the one that was just read carefully. Columns once seen may be there or not."""
+        before = self._known.get(form)
+        seen = before.extras if before else ()
+        extras = seen + tuple(sorted(left_out.difference(seen)))
+        self._form = form if form in _FORMS and len(extras) <= MOST_EXTRAS and not _other_form(form, extras) else ""
+        if self._form and (before is None or extras != seen):
+            decoder = msgspec.json.Decoder(_with_extras(_FORMS[form][0], extras))
+            self._known[form] = _Known(extras, frozenset(extras), decoder)
 
     def __call__(self, raw: bytes) -> QuickRow | None:
         if not self._form:
             return None
-        decoder, become = _FORMS[self._form]
+        shape, become = _FORMS[self._form]
+        known = self._known[self._form]
         try:
-            row = decoder.decode(raw)
+            read = known.decoder.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
+        row, left_out = _parted(read, shape, known) if known.extras else (read, known.all)
         made = become(row)
         if made is None:
             return None
         line = _encode(made)
-        if not jsonl.keys_once(raw, line if made is row else _encode(row)):
+        if not jsonl.keys_once(raw, line if made is read else _encode(read)):
             return None
-        return QuickRow(self._form, line + b"\n")
+        return QuickRow(self._form, line + b"\n", left_out)
+
+
+def _parted(read: msgspec.Struct, shape: type[msgspec.Struct], known: _Known) -> tuple[msgspec.Struct, frozenset[str]]:
+    """The row proper, and which of the extra columns it has: nearly always all of them."""
+    values = msgspec.structs.astuple(read)
+    own = len(shape.__struct_fields__)
+    more = values[own:]
+    if not any(value is msgspec.UNSET for value in more):
+        return shape(*values[:own]), known.all
+    present = frozenset(key for key, value in zip(known.extras, more, strict=True) if value is not msgspec.UNSET)
+    return shape(*values[:own]), present
+
+
+def _with_extras(shape: type[msgspec.Struct], extras: tuple[str, ...]) -> type[msgspec.Struct]:
+    """The shape with more columns behind its own, of any kind, each of which may be absent."""
+    if not extras:
+        return shape
+    names = {f"extra{place}": key for place, key in enumerate(extras)}
+    fields = [(name, Any | msgspec.UnsetType, msgspec.UNSET) for name in names]
+    return msgspec.defstruct(f"{shape.__name__}WithExtras", fields, bases=(shape,), rename=names, forbid_unknown_fields=True)
+
+
+def _other_form(form: str, extras: tuple[str, ...]) -> bool:
+    """Whether the columns together might make the row one of a form that is looked for earlier."""
+    keys = {*extras, *_FORMS[form][0].__struct_fields__}
+    earlier = takewhile(lambda other: other.name != form, convert.FORMS)
+    return any(keys.issuperset(other.keys) for other in earlier)

@@ -129,11 +129,11 @@ def rows(origin: Origin, options: ImportOptions, project: str, *, as_rows: bool 
                     continue
                 where, row = item
                 if isinstance(row, QuickRow):
-                    yield Good(split, shown, where, row.form, row.line)
+                    yield Good(split, shown, where, row.form, row.line, row.left_out)
                     continue
                 read = _read(where, row, options, shown, split)
                 if quick is not None and isinstance(read, Good):
-                    quick.expect(read.form)
+                    quick.expect(read.form, read.left_out)
                 yield read
 
 
