@@ -86,7 +86,25 @@ def left_out(row: Row, name: str) -> frozenset[str]:
 
 
 def _messages(row: Row) -> dict[str, Any]:
-    return {"messages": row["messages"], **_rest(row, ("messages",))}
+    found = row["messages"]
+    # Nearly every row has texts only, and is passed on as it is.
+    if isinstance(found, list) and any(isinstance(turn, dict) and isinstance(turn.get("content"), list) for turn in found):
+        found = [_joined(turn, f"messages[{index}]") for index, turn in enumerate(found)]
+    return {"messages": found, **_rest(row, ("messages",))}
+
+
+def _joined(turn: Any, where: str) -> Any:
+    """A turn whose content is a list of text parts, as the APIs take it, with one text."""
+    if not isinstance(turn, dict) or not isinstance(turn.get("content"), list):
+        return turn
+    texts = []
+    for index, part in enumerate(turn["content"]):
+        said = part.get("text") if isinstance(part, dict) and part.get("type") in (None, "text") else part
+        if not isinstance(said, str):
+            what = f"a part of type {str(part.get('type'))[:40]!r}" if isinstance(part, dict) else kind(part)
+            raise BadRow(f"{where}.content[{index}]", f"must be text, got {what}; only text can be trained on")
+        texts.append(said)
+    return {**turn, "content": "".join(texts)}
 
 
 def _conversations(key: str, role_key: str, text_key: str) -> Callable[[Row], dict[str, Any]]:
@@ -143,15 +161,49 @@ def _preference(row: Row) -> dict[str, Any]:
 
 
 def _dpo(row: Row) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    for key in ("prompt", "chosen", "rejected"):
-        value = row[key]
-        if isinstance(value, list):
-            value = _last_text(value, key)
-        if not isinstance(value, str):
+    prompt = row["prompt"]
+    if isinstance(prompt, list):
+        prompt = _asked(prompt, "prompt")
+    made = {"prompt": prompt, "chosen": row["chosen"], "rejected": row["rejected"]}
+    for key, value in made.items():
+        if isinstance(value, list) and key != "prompt":
+            value = made[key] = _last_text(value, key)
+        if not isinstance(value, str | list):
             raise BadRow(key, f"must be text or a list of messages, got {kind(value)}")
-        made[key] = value
     return {**made, **_rest(row, ())}
+
+
+def _asked(turns: list[Any], key: str) -> str | list[Any]:
+    """A prompt of several turns is kept; one question alone is its text."""
+    first = turns[0] if len(turns) == 1 else None
+    return _last_text(turns, key) if isinstance(first, dict) and first.get("role") == "user" else turns
+
+
+#: Where the last answer begins in dialogues written as one text.
+_LAST_ANSWER = "\n\nAssistant:"
+_SPOKEN = re.compile(r"(?:\A|\n\n)(Human|Assistant):(.*?)(?=\n\n(?:Human|Assistant):|\Z)", re.DOTALL)
+
+
+def _two_endings(row: Row) -> dict[str, Any]:
+    """Two whole conversations that differ in their last answer: what they share is the prompt."""
+    chosen, rejected = row["chosen"], row["rejected"]
+    if isinstance(chosen, str) and isinstance(rejected, str):
+        asked, _, better = chosen.rpartition(_LAST_ANSWER)
+        asked_too, _, worse = rejected.rpartition(_LAST_ANSWER)
+        if not asked or asked != asked_too:
+            raise BadRow(
+                "row", "needs a prompt beside chosen and rejected; these two share no beginning that ends with an answer"
+            )
+        turns = [{"role": ROLES[who.casefold()], "content": said.strip()} for who, said in _SPOKEN.findall(asked)]
+        prompt = _asked(turns, "chosen") if turns else asked.strip()
+        return {"prompt": prompt, "chosen": better.strip(), "rejected": worse.strip()}
+    for key, value in (("chosen", chosen), ("rejected", rejected)):
+        if not isinstance(value, list) or len(value) < 2:
+            raise BadRow(key, f"must be a list of at least two messages when there is no prompt, got {kind(value)}")
+    if chosen[:-1] != rejected[:-1]:
+        raise BadRow("rejected", "must differ from chosen in its last message only when there is no prompt")
+    answers = {"chosen": _last_text(chosen, "chosen"), "rejected": _last_text(rejected, "rejected")}
+    return {"prompt": _asked(chosen[:-1], "chosen"), **answers, **_rest(row, ())}
 
 
 def _last_text(messages: list[Any], key: str) -> str:
@@ -184,6 +236,7 @@ FORMS: tuple[Form, ...] = (
     Form("question_answer", ("question", "answer"), _pair("question", "answer")),
     Form("input_output", ("input", "output"), _pair("input", "output")),
     Form("prompt_response", ("prompt", "response"), _pair("prompt", "response")),
+    Form("two_endings", ("chosen", "rejected"), _two_endings),
     Form("text", ("text",), _text),
 )
 
@@ -192,7 +245,7 @@ for _form in FORMS:
     _USED[_form.name] = _USED.get(_form.name, frozenset()) | {*_form.keys, *_form.also, *KEPT}
 
 #: The format each form becomes.
-BECOMES = {"dpo": "dpo", "preference": "dpo", "prompt_completion": "prompt_completion", "text": "text"}
+BECOMES = {"dpo": "dpo", "preference": "dpo", "two_endings": "dpo", "prompt_completion": "prompt_completion", "text": "text"}
 
 
 def form_of(row: Row) -> Form | None:
@@ -217,8 +270,10 @@ def to_messages(row: Row) -> dict[str, Any] | None:
     """A row of ours as a conversation, or None for what is none (plain text that is no ChatML)."""
     if "messages" in row:
         return dict(row)
-    if "chosen" in row and isinstance(row.get("prompt"), str):
-        return {"messages": [{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row["chosen"]}]}
+    if "chosen" in row:
+        asked, better = row["prompt"], row["chosen"]
+        turns = asked if isinstance(asked, list) else [{"role": "user", "content": asked}]
+        return {"messages": [*turns, *(better if isinstance(better, list) else [{"role": "assistant", "content": better}])]}
     if "completion" in row:
         return {"messages": [{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row["completion"]}]}
     if isinstance(row.get("text"), str):

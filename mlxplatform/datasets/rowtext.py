@@ -14,10 +14,7 @@ _SPACE = re.compile(r"\s+")
 def turns(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(role, text) pairs in order; fields of other formats count as user or assistant."""
     if isinstance(row.get("messages"), list):
-        for message in row["messages"]:
-            content = message.get("content") if isinstance(message, dict) else None
-            if isinstance(content, str):
-                yield str(message.get("role", "")), content
+        yield from _spoken(row["messages"])
         return
     for field, role in (
         ("prompt", "user"),
@@ -26,8 +23,19 @@ def turns(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         ("rejected", "rejected"),
         ("text", "assistant"),
     ):
-        if isinstance(row.get(field), str):
-            yield role, row[field]
+        value = row.get(field)
+        if isinstance(value, str):
+            yield role, value
+        elif isinstance(value, list):
+            # Preferences may have turns in place of a text.
+            yield from ((role if field == "rejected" else who, text) for who, text in _spoken(value))
+
+
+def _spoken(messages: list[Any]) -> Iterator[tuple[str, str]]:
+    for message in messages:
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, str):
+            yield str(message.get("role", "")), content
 
 
 def asked(row: Mapping[str, Any]) -> str:

@@ -36,7 +36,11 @@ def problem(row: Any, *, check: str = "full") -> tuple[str, str]:
         return _messages(row["messages"], check)
     for key in FORMATS[name]:
         value = row[key]
-        if not isinstance(value, str) and not (name == "dpo" and isinstance(value, list)):
+        if name == "dpo" and isinstance(value, list):
+            field, why = _messages(value, "types")
+            if why:
+                return f"{key}{field.removeprefix('messages')}", why
+        elif not isinstance(value, str):
             return key, f"must be text, got {_kind(value)}"
         if answers and key != "prompt" and not value:
             return key, "is empty"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mlxplatform.datasets import columnar, convert, shape
+from mlxplatform.datasets import columnar, convert, rowtext, shape
 from mlxplatform.datasets.imports.items import Problem, Unreadable
 from mlxplatform.datasets.imports.opening import items, open_path, split_of, unpacked
 from mlxplatform.datasets.imports.quick import QuickReader
@@ -104,6 +104,49 @@ def test_the_quick_reader_never_disagrees_with_the_careful_one(raw: bytes, form:
         expected = careful(raw)
         assert expected is not None and found.form == expected[0]
         assert json.loads(found.line) == expected[1] and found.line.endswith(b"}\n")
+
+
+extra = st.sampled_from(["id", "source", "odd key: \u00e4", "score", "meta", "prompt", "text", "chosen", "rejected", "metadata"])
+extras = st.lists(st.tuples(extra, space, value), max_size=4)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.tuples(st.one_of(line, good_chat), extras), min_size=2, max_size=6))
+def test_it_never_disagrees_about_columns_without_a_use(found: list[tuple[bytes, list[tuple[str, str, str]]]]) -> None:
+    """Rows after each other: what is learned from one must not mislead about the next."""
+    quick = QuickReader()
+    for raw, more in found:
+        added = ",".join(f"{json.dumps(key)}{gap}:{said}" for key, gap, said in more)
+        comma = b"," if added and raw != b"{}" else b""
+        raw = raw[:-1] + comma + added.encode() + b"}"
+        expected = careful(raw)
+        quickly = quick(raw)
+        if quickly is not None:
+            assert expected is not None and (quickly.form, json.loads(quickly.line)) == expected
+            assert quickly.left_out == convert.left_out(json.loads(raw), quickly.form)
+        elif expected is not None:
+            quick.expect(expected[0], convert.left_out(json.loads(raw), expected[0]))
+
+
+def test_columns_without_a_use_are_learned_once() -> None:
+    quick = QuickReader()
+    quick.expect("messages", frozenset({"id", "source"}))
+    chat = '"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}]'
+    full = quick(f'{{"id":7,{chat},"source":{{"site":["x"]}}}}'.encode())
+    assert full is not None and full.left_out == {"id", "source"} and json.loads(full.line).keys() == {"messages"}
+    some = quick(f'{{{chat},"id":null}}'.encode())
+    assert some is not None and some.left_out == {"id"}
+    assert quick(f'{{{chat},"score":1}}'.encode()) is None, "the careful reader sees a new column first"
+    assert quick(f'{{{chat},"id":1,"id":2}}'.encode()) is None, "and a key that is there twice"
+    assert quick(f'{{{chat},"id":{{"a":1,"a":2}}}}'.encode()) is None
+
+
+def test_columns_that_would_make_another_form_are_left_to_the_careful_reader() -> None:
+    quick = QuickReader()
+    quick.expect("prompt_completion", frozenset({"chosen"}))
+    assert quick(b'{"prompt":"p","completion":"c","chosen":"x"}') is not None
+    quick.expect("prompt_completion", frozenset({"rejected"}))
+    assert quick(b'{"prompt":"p","completion":"c","chosen":"x","rejected":"y"}') is None
 
 
 @pytest.mark.parametrize(
@@ -368,3 +411,73 @@ def test_no_bytes_break_a_reader(raw: bytes, form: str) -> None:
         read(raw, form)
     except Unreadable as error:
         assert error.message
+
+
+# Forms that people have ------------------------------------------------------------------------------------------------
+
+ASKED, BETTER, WORSE = (
+    {"role": "user", "content": "q"},
+    {"role": "assistant", "content": "a"},
+    {"role": "assistant", "content": "b"},
+)
+RULE = {"role": "system", "content": "Be brief."}
+
+
+@pytest.mark.parametrize(
+    ("row", "becomes"),
+    [
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "q"}, "1"]}, BETTER]},
+            {"messages": [{"role": "user", "content": "q1"}, BETTER]},
+        ),
+        ({"chosen": [ASKED, BETTER], "rejected": [ASKED, WORSE]}, {"prompt": "q", "chosen": "a", "rejected": "b"}),
+        (
+            {"chosen": [RULE, ASKED, BETTER], "rejected": [RULE, ASKED, WORSE], "score": 1},
+            {"prompt": [RULE, ASKED], "chosen": "a", "rejected": "b"},
+        ),
+        ({"prompt": [ASKED], "chosen": [BETTER], "rejected": [WORSE]}, {"prompt": "q", "chosen": "a", "rejected": "b"}),
+        (
+            {"prompt": [ASKED, WORSE, ASKED], "chosen": "a", "rejected": "b"},
+            {"prompt": [ASKED, WORSE, ASKED], "chosen": "a", "rejected": "b"},
+        ),
+        (
+            {"chosen": "\n\nHuman: q\n\nAssistant: a", "rejected": "\n\nHuman: q\n\nAssistant: b"},
+            {"prompt": "q", "chosen": "a", "rejected": "b"},
+        ),
+        (
+            {
+                "chosen": "\n\nHuman: q\n\nAssistant: b\n\nHuman: q\n\nAssistant: a",
+                "rejected": "\n\nHuman: q\n\nAssistant: b\n\nHuman: q\n\nAssistant: c",
+            },
+            {"prompt": [ASKED, WORSE, ASKED], "chosen": "a", "rejected": "c"},
+        ),
+    ],
+)
+def test_a_form_that_people_have_becomes_ours(row: dict[str, Any], becomes: dict[str, Any]) -> None:
+    _, made = convert.read(row)
+    assert made == becomes and shape.problem(made) == ("", "")
+    assert rowtext.asked(made).endswith(("q", "q1")) and rowtext.answered(made).endswith("a") and rowtext.length(made) > 0
+
+
+@pytest.mark.parametrize(
+    ("row", "field"),
+    [
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, BETTER]}, "messages[0].content[0]"),
+        ({"messages": [{"role": "user", "content": [5]}, BETTER]}, "messages[0].content[0]"),
+        ({"chosen": [ASKED, BETTER], "rejected": [RULE, WORSE]}, "rejected"),
+        ({"chosen": [BETTER], "rejected": [WORSE]}, "chosen"),
+        ({"chosen": "a", "rejected": "b"}, "row"),
+        ({"chosen": "a", "rejected": [WORSE]}, "chosen"),
+        ({"prompt": {"a": 1}, "chosen": "a", "rejected": "b"}, "prompt"),
+    ],
+)
+def test_what_is_no_text_and_no_pair_is_named(row: dict[str, Any], field: str) -> None:
+    with pytest.raises(convert.BadRow) as refused:
+        convert.read(row)
+    assert refused.value.field == field
+
+
+def test_preferences_of_turns_are_told_apart() -> None:
+    rows = [{"prompt": [ASKED], "chosen": [BETTER], "rejected": [{"role": "assistant", "content": said}]} for said in "xyz"]
+    assert len({rowtext.digest(row) for row in rows}) == 3
+    assert shape.problem({"prompt": [1], "chosen": "a", "rejected": "b"})[0] == "prompt[0]"
