@@ -104,6 +104,7 @@ def test_a_run_is_watched_while_it_goes_on(page: Page, stack: Stack) -> None:
     progress = page.locator("#dataset-progress")
     expect(progress).to_contain_text(re.compile(r"Accepted\s*[1-9]"))
     expect(progress).to_contain_text("not_json 1")
+    expect(page.locator("#reason option", has_text="not_json")).to_have_count(1)
     expect(progress).to_contain_text("rows/s")
     expect(progress).to_contain_text(re.compile(r"about \d+ s"))
     expect(page.locator("#dataset-lengths progress").first).to_be_visible()

@@ -24,21 +24,38 @@ if (menu) {
 const live = document.querySelectorAll("[data-live]");
 const LIVE_MS = 2000;
 
-async function refresh(element) {
-  const answer = await fetch(element.dataset.live || location.href, { headers: { Accept: "text/html" } });
-  if (!answer.ok || answer.redirected) return;
-  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+async function read(url) {
+  const answer = await fetch(url, { headers: { Accept: "text/html" } });
+  if (!answer.ok || answer.redirected) return null;
+  return new DOMParser().parseFromString(await answer.text(), "text/html");
+}
+
+function refresh(element, page) {
   const fresh = page.getElementById(element.id);
   if (!fresh || element.contains(document.activeElement)) return;
+  const chosen = element.value;
   element.replaceChildren(...fresh.childNodes);
+  // What somebody has chosen and not sent yet stays chosen.
+  if (element.tagName === "SELECT") element.value = chosen;
   if (!fresh.hasAttribute("data-live")) element.removeAttribute("data-live");
 }
 
+/* Spots that live on the same page are filled from one reading of it. */
+async function refreshAll() {
+  const spots = new Map();
+  for (const element of live) {
+    if (!element.hasAttribute("data-live")) continue;
+    const url = element.dataset.live || location.href;
+    spots.set(url, [...(spots.get(url) ?? []), element]);
+  }
+  for (const [url, elements] of spots) {
+    const page = await read(url);
+    if (page) for (const element of elements) refresh(element, page);
+  }
+}
+
 if (live.length) {
-  setInterval(() => {
-    if (document.hidden) return;
-    for (const element of live) if (element.hasAttribute("data-live")) refresh(element).catch(() => {});
-  }, LIVE_MS);
+  setInterval(() => { if (!document.hidden) refreshAll().catch(() => {}); }, LIVE_MS);
 }
 
 export function csrfToken() {
