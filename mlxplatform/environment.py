@@ -119,6 +119,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("MAX_FILE_MB", "512", _positive, "Largest uploaded file, MiB."),
     Setting("SLOTS", "16", _positive, "Sequences the engine decodes at once."),
     Setting("QUEUE_LIMIT", "64", _natural, "Interactive requests that may wait for a slot before 429."),
+    Setting("ROW_SLOTS", "0", _natural, "Sequences decoded at once while all of them are batch rows; 0: twice SLOTS."),
     Setting("ROW_CHUNKS", "16", _positive, "Chunks of batch rows a host works on at once."),
     Setting("CPU_JOBS", "8", _positive, "Background jobs the cpu process works on at once."),
     Setting("CONTEXT", "0", _natural, "Context window in tokens; 0: what the model was made for."),

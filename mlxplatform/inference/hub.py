@@ -26,7 +26,7 @@ import structlog
 from mlxplatform.broker import queues
 from mlxplatform.broker.connections import BROKER_ERRORS, async_client
 from mlxplatform.inference import placement
-from mlxplatform.inference.contract import Delivery, Event, Failed, Finished, Reasoning, Text, decode_frame
+from mlxplatform.inference.contract import Admitted, Delivery, Event, Failed, Finished, Reasoning, Text, Usage, decode_frame
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +52,7 @@ _pack = msgspec.msgpack.Encoder().encode
 class Inbox:
     """What piled up for one request. One reader."""
 
-    __slots__ = ("background", "cost", "ended", "host", "instance", "lost_at", "next_seq", "pending", "ready")
+    __slots__ = ("background", "cost", "ended", "host", "instance", "lost_at", "next_seq", "pending", "pieces", "prompt", "ready")
 
     def __init__(self, host: str, instance: str, *, background: bool = False) -> None:
         self.host = host
@@ -61,6 +61,8 @@ class Inbox:
         #: Since when its host is gone, monotonic seconds; background requests wait for it to come back.
         self.lost_at: float | None = None
         self.next_seq = 1
+        #: Prompt tokens, and pieces of text that came: each holds a token or more.
+        self.prompt = self.pieces = 0
         self.pending: list[Event] = []
         self.cost = 0
         self.ready = asyncio.Event()
@@ -69,8 +71,18 @@ class Inbox:
     def put(self, events: list[Event]) -> None:
         self.pending += events
         for event in events:
-            self.cost += len(event.text) if isinstance(event, (Text, Reasoning)) else EVENT_COST
+            if isinstance(event, (Text, Reasoning)):
+                self.cost += len(event.text)
+                self.pieces += 1
+            else:
+                self.cost += EVENT_COST
+                if isinstance(event, Admitted):
+                    self.prompt = event.prompt_tokens
         self.ready.set()
+
+    def usage(self) -> Usage | None:
+        """What was used at least, for an answer whose true count is lost with its engine or broker."""
+        return Usage(self.prompt, self.pieces) if self.pieces else None
 
     def take(self) -> list[Event]:
         events, self.pending, self.cost = self.pending, [], 0
@@ -200,7 +212,7 @@ class Hub:
         inbox = self.inboxes.get(request_id)
         if inbox is None:
             return
-        inbox.put([failed])
+        inbox.put([msgspec.structs.replace(failed, usage=inbox.usage())])
         inbox.ended = True
         self.cancel(request_id, inbox.host, failed.code)
 

@@ -132,6 +132,51 @@ def test_interactive_work_pre_empts_rows_and_their_output_is_unchanged(make_driv
     assert [driver.tokens[seq] for seq in range(3)] == [alone(prompt, max_tokens=30) for prompt in rows]
 
 
+def test_rows_beyond_the_slots_run_alone_and_give_way_to_chat_unchanged(make_driver: Any, alone: Any) -> None:
+    rows, chat = prompts(12), prompts(1, seed=9)[0]
+    driver = make_driver(slots=4, row_slots=12)
+    for seq, prompt in enumerate(rows):
+        driver.start(seq, prompt, max_tokens=30, priority="row")
+    while driver.core.stats()["active_rows"] < 12:
+        driver.step()
+    driver.start(99, chat, max_tokens=5)
+    while 99 not in driver.ended:
+        driver.step()
+        assert driver.core.stats()["active"] <= 4
+    driver.run()
+    assert driver.tokens[99] == alone(chat, max_tokens=5)
+    assert [driver.tokens[seq] for seq in range(12)] == [alone(prompt, max_tokens=30) for prompt in rows]
+
+
+def test_a_chat_beside_rows_is_answered_before_their_next_step(make_driver: Any, alone: Any) -> None:
+    rows, chat = prompts(4), prompts(1, seed=9)[0]
+    driver = make_driver(slots=8)
+    for seq, prompt in enumerate(rows):
+        driver.start(seq, prompt, max_tokens=30, priority="row")
+    while len(driver.tokens) < 4:
+        driver.step()
+    driver.start(9, chat, max_tokens=5)
+    before = len(driver.steps)
+    while 9 not in driver.tokens:
+        driver.step()
+    assert [token.seq for step in driver.steps[before:-1] for token in step.tokens] == []
+    driver.run()
+    assert driver.tokens[9] == alone(chat, max_tokens=5)
+    assert [driver.tokens[seq] for seq in range(4)] == [alone(prompt, max_tokens=30) for prompt in rows]
+
+
+def test_rows_begin_in_groups_and_all_are_answered_the_same(make_driver: Any, alone: Any) -> None:
+    rows = prompts(40)
+    driver = make_driver(slots=4, row_slots=16)
+    for seq, prompt in enumerate(rows):
+        driver.start(seq, prompt, max_tokens=5 + seq % 7, priority="row")
+    driver.run()
+    begun = [sum(progress.done == progress.total for progress in step.progress) for step in driver.steps]
+    assert max(begun) > 1
+    assert sum(1 for count in begun if count) < 20, "40 rows take fewer passes over prompts than rows"
+    assert [driver.tokens[seq] for seq in range(40)] == [alone(prompt, max_tokens=5 + seq % 7) for seq, prompt in enumerate(rows)]
+
+
 def test_rows_wait_while_chat_fills_the_slots(make_driver: Any) -> None:
     driver = make_driver(slots=1)
     row, chat = prompts(2)

@@ -120,7 +120,7 @@ if hasattr(resource, "prlimit"):  # a running process's limits can be set on Lin
 @pytest.fixture
 def slow_stack(make_stack: Callable[..., Stack]) -> Stack:
     """Two answers at a time, so that a batch of some hundred short lines lasts long enough to break something under it."""
-    return make_stack(MLXPLATFORM_SLOTS="2")
+    return make_stack(MLXPLATFORM_SLOTS="2", MLXPLATFORM_ROW_SLOTS="2")
 
 
 def test_a_batch_survives_what_breaks_around_it(slow_stack: Stack) -> None:

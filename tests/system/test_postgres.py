@@ -37,7 +37,7 @@ def test_jobs_and_rows_pass_their_tests_on_postgres() -> None:
 def test_a_batch_survives_cut_connections_and_a_restart_of_the_database(
     make_stack: Callable[..., Stack], server: PostgresServer
 ) -> None:
-    stack = make_stack(DATABASE_URL=server.create("platform"), MLXPLATFORM_SLOTS="2")
+    stack = make_stack(DATABASE_URL=server.create("platform"), MLXPLATFORM_SLOTS="2", MLXPLATFORM_ROW_SLOTS="2")
     run = BatchRun(stack, 500)
     run.reach(40, "cutting connections")
     cut = server.sql(

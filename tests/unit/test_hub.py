@@ -104,6 +104,7 @@ async def test_a_reader_that_does_not_read_is_dropped(broker: redis.Redis, monke
     assert (await control(broker))["request"] == "r1"
     events = await stream.read(5)
     assert isinstance(events[-1], Failed) and events[-1].code == "client_too_slow"
+    assert events[-1].usage == Usage(prompt=3, completion=1), "what came was used, whoever lost the rest"
 
 
 @pytest.mark.parametrize("leave", ["close", "forget"])

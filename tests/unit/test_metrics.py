@@ -13,7 +13,7 @@ STATE = {
     "slots": 16,
     "tokens_per_s": 12.5,
     "memory": {"budget_bytes": 100, "weight_bytes": 40, "kv_bytes": 5},
-    "engines": [{"model": 'od"d', "restarts": 2, "stats": {"prefix_hits": 7}}],
+    "engines": [{"model": 'od"d', "restarts": 2, "adapters": 3, "stats": {"prefix_hits": 7}}],
 }
 
 
@@ -23,6 +23,7 @@ def test_figures_come_with_host_and_model() -> None:
     assert 'mlxplatform_requests_active{host="mac1"} 3\n' in text
     assert 'mlxplatform_kv_bytes{host="mac1"} 5\n' in text
     assert 'mlxplatform_engine_restarts{host="mac1",model="od\\"d"} 2\n' in text
+    assert 'mlxplatform_adapters_mounted{host="mac1",model="od\\"d"} 3\n' in text
     assert 'mlxplatform_prefix_cache_hits{host="mac1",model="od\\"d"} 7\n' in text
 
 

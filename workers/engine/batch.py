@@ -11,6 +11,7 @@ This module decides nothing about who runs: see :mod:`workers.engine.core`.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -60,7 +61,8 @@ class Row:
     way from the device (a chooser gets it as ``inputs``); ``buffer`` is the same on the device, for rows whose
     ``processors`` need it. ``adapter`` is the slot of its adapter, 0 for none. ``fault`` is set by a chooser
     that could not serve this row; the row is then ended without harm to the others. ``ahead`` tells what may come
-    next when the row runs alone, None for rows that are told a token at a time.
+    next when the row runs alone, None for rows that are told a token at a time. ``kept`` says that somebody wants its
+    cache when it ends, which costs cutting it out of the batch.
     """
 
     seq: int
@@ -73,6 +75,7 @@ class Row:
     buffer: Any = None
     fault: str | None = None
     ahead: Ahead | None = None
+    kept: bool = True
 
 
 #: Log-probability of the chosen token, ids and log-probabilities of the best; arrays not yet evaluated.
@@ -110,6 +113,9 @@ class _Decoding(_Generation):
     tokens: list[list[int]]
     samplers: list[Any]
     prompt_cache: list[Any]
+    max_tokens: list[int]
+    _num_tokens: list[int]
+    _matchers: list[Any]
     _current_tokens: Any
     _next_tokens: Any
     _next_logprobs: list[Any]
@@ -144,6 +150,27 @@ class _Decoding(_Generation):
             known.append(token)
             row.history.append(token)
         return ids, details
+
+    def next(self) -> list[Any]:
+        """One step; as mlx-lm's, but a cache is cut out of the batch only for those who want it."""
+        if not self.uids:
+            return []
+        tokens, details = self._step()
+        keep, responses = [], []
+        for i, token in enumerate(tokens):
+            self._num_tokens[i] += 1
+            reason = "length" if self._num_tokens[i] >= self.max_tokens[i] else None
+            if self._matchers[i].advance(token):
+                reason = "stop"
+            if reason is None:
+                keep.append(i)
+                responses.append(self.Response(self.uids[i], token, details[i], None, None, None))
+            else:
+                cache = self.extract_cache(i) if self.samplers[i].kept else None
+                responses.append(self.Response(self.uids[i], token, details[i], reason, cache, self.tokens[i]))
+        if len(keep) < len(self.uids):
+            self.filter(keep)
+        return responses
 
     def _give_out(self, token: int) -> tuple[list[int], list[Any]]:
         self.tokens[0].append(token)
@@ -203,6 +230,19 @@ class _Prefilling(_Prompt):
     stop_sequences: list[Any]
     max_tokens: list[int]
 
+    def split(self, indices: list[int]) -> Any:
+        """Part of the batch as a batch of its own. All of it, the usual case, moves without a copy of every cache."""
+        if len(indices) < len(self.uids):
+            return super().split(indices)
+        moved = copy(self)
+        self._empty()
+        return moved
+
+    def _empty(self) -> None:
+        self.uids, self.prompt_cache, self.tokens = [], [], []
+        self.samplers, self.logits_processors, self.max_tokens = [], [], []
+        self.stop_sequences = []
+
     def prompt(self, tokens: list[list[int]]) -> None:
         if tokens:
             self.decoding.chooser.select(self.samplers)
@@ -223,9 +263,7 @@ class _Prefilling(_Prompt):
             self.stop_sequences,
             self.max_tokens,
         )
-        self.uids, self.prompt_cache, self.tokens = [], [], []
-        self.samplers, self.logits_processors, self.max_tokens = [], [], []
-        self.stop_sequences = []
+        self._empty()
         return batch
 
 
@@ -244,6 +282,17 @@ class Batch(BatchGenerator):
         prefilling: Any = type("Prefilling", (_Prefilling,), {"decoding": decoding})
         self._generation_batch = decoding.empty(model, self.sampler)
         self._prompt_batch = prefilling.empty(model, self.sampler, prefill_step_size=prefill_tokens)
+
+    def next_of_newcomers(self) -> tuple[list[Any], list[Any]]:
+        """A turn for prompts only: nobody who decodes gets a token."""
+        decoding = self._generation_batch
+        self._generation_batch = type(decoding).empty(self.model, self.sampler)
+        try:
+            return self.next()
+        finally:
+            joined, self._generation_batch = self._generation_batch, decoding
+            if len(joined):
+                decoding.extend(joined)
 
     def set_prefill_tokens(self, tokens: int) -> None:
         self.prefill_step_size = tokens

@@ -18,7 +18,7 @@ import mlx.core as mx
 import structlog
 
 from workers.engine import batch as batching
-from workers.engine import schedule
+from workers.engine import boundaries, schedule
 from workers.engine.adapters import AdapterRefused
 from workers.engine.prefix_tree import shared_length
 from workers.engine.protocol import Broken, Ended, Progress, Start, Step, Token
@@ -28,8 +28,6 @@ log = structlog.get_logger(__name__)
 
 #: Prompts prefilled together.
 PREFILL_GROUP = 8
-#: Shared prompt tokens, not yet cached, for which the next in line waits rather than computing them again.
-WORTH_WAITING = 48
 #: Tokens emitted since the last failure that clear a sequence of earlier ones.
 PROGRESS = 16
 #: Failures that make a suspect, and tokens past the place of failure that acquit it.
@@ -44,7 +42,8 @@ RATE_WEIGHT = 0.3
 class Limits:
     """``prefill_target`` in seconds; ``context`` tokens of the model's window.
 
-    ``kv_tokens`` is how many tokens of KV fit into the budget beside the weights; 0: not limited.
+    ``kv_tokens`` is how many tokens of KV fit into the budget beside the weights; 0: not limited. ``row_slots``
+    sequences run at once while all of them are rows, if that is more than ``slots``.
     """
 
     slots: int = 16
@@ -52,6 +51,12 @@ class Limits:
     row_share: int = 0
     context: int = 2048
     kv_tokens: int = 0
+    row_slots: int = 0
+
+    @property
+    def most(self) -> int:
+        """Sequences at once, whoever they are."""
+        return max(self.slots, self.row_slots)
 
 
 class Core:
@@ -79,6 +84,10 @@ class Core:
         self._stops: dict[tuple[int, ...], batching.StopSequences] = {}
         self._rate = FIRST_PREFILL_RATE
         self._pending: list[Broken] = []
+        #: Steps for which rows that could begin have waited for others.
+        self._gathered = 0
+        #: Turns in a row in which those who decode were passed over.
+        self._passed_over = 0
         self.rebuilds = 0
         self.preemptions = 0
         self.prefilled_tokens = 0
@@ -97,18 +106,20 @@ class Core:
         self._sequences[order.seq] = sequence
         self._line(sequence).append(sequence)
 
-    def cancel(self, seq: int) -> None:
-        """Forget a sequence wherever it is. A prefill that got somewhere leaves its cache behind."""
-        sequence = self._sequences.pop(seq, None)
-        if sequence is None:
-            return
-        if sequence.uid is not None:
-            self._take_out(sequence, keep=self.prefix is not None)
-            if self.prefix is not None and sequence.cache is not None:
-                self.prefix.keep(sequence.order.adapter, sequence.tokens[: sequence.covered], sequence.cache)
+    def cancel(self, *seqs: int) -> None:
+        """Forget sequences wherever they are. A chat's prefill that got somewhere leaves its cache behind."""
+        gone = [sequence for seq in seqs if (sequence := self._sequences.pop(seq, None)) is not None]
+        running = [sequence for sequence in gone if sequence.uid is not None]
+        self._take_out([sequence for sequence in running if sequence.is_row], keep=False)
+        for sequence in running:
+            if not sequence.is_row:
+                self._take_out([sequence], keep=self.prefix is not None)
+                if self.prefix is not None and sequence.cache is not None:
+                    self.prefix.keep(sequence.order.adapter, sequence.tokens[: sequence.covered], sequence.cache)
         for line in (self._interactive, self._rows):
-            if sequence in line:
-                line.remove(sequence)
+            for sequence in gone:
+                if sequence in line:
+                    line.remove(sequence)
 
     @property
     def idle(self) -> bool:
@@ -122,11 +133,10 @@ class Core:
         self._admit(broken)
         if not self._running:
             return Step([], broken=broken)
-        chunk = schedule.chunk_tokens(self._standings(), self._rate, self.limits.prefill_target)
-        self._batch.set_prefill_tokens(chunk)
+        newcomers = self._batch.prefilling and self._feed()
         tokens_before, seconds_before = self._batch.prefill_counters
         try:
-            prompts, responses = self._batch.next()
+            prompts, responses = self._batch.next_of_newcomers() if newcomers else self._batch.next()
         except Exception as error:  # whatever a model or kernel raises: the batch is unusable, its sequences are not
             log.exception("engine.step_failed", sequences=len(self._running))
             broken += self._recover(error)
@@ -134,6 +144,16 @@ class Core:
         tokens, seconds = self._batch.prefill_counters
         self._measure(tokens - tokens_before, seconds - seconds_before)
         return self._report(prompts, responses, broken)
+
+    def _feed(self) -> bool:
+        """Decide how much of the prompts this turn feeds, and whether it does nothing else."""
+        standings, limits = self._standings(), self.limits
+        chunk = schedule.chunk_tokens(standings, self._rate, limits.prefill_target)
+        self._batch.set_prefill_tokens(chunk)
+        rest = max(sequence.rest for sequence in self._running.values())
+        newcomers = schedule.newcomers_first(standings, rest, chunk, self._passed_over, limits.row_share)
+        self._passed_over = self._passed_over + 1 if newcomers else 0
+        return newcomers
 
     def _report(self, prompts: list[Any], responses: list[Any], broken: list[Broken]) -> Step:
         tokens: list[Token] = []
@@ -156,8 +176,7 @@ class Core:
                 tokens.append(self._token(sequence, response))
             if response.finish_reason is not None:
                 ended.append(Ended(sequence.seq, response.finish_reason))
-                # The next turn of a conversation goes on from here; a row has no next turn.
-                if self.prefix is not None and not sequence.is_row:
+                if self.prefix is not None and sequence.row.kept:
                     self.prefix.keep(sequence.order.adapter, response.all_tokens, response.prompt_cache)
                 self._drop(sequence, finished=True)
         self.emitted_tokens += len(tokens)
@@ -166,7 +185,7 @@ class Core:
     def _on_prefill(self, sequence: Sequence, response: Any, progress: list[Progress]) -> None:
         done, total = response.progress
         covered = len(sequence.tokens) - total
-        sequence.decoding = response.end_of_prompt
+        sequence.decoding, sequence.rest = response.end_of_prompt, total - done
         progress.append(Progress(sequence.seq, covered + done, covered + total, sequence.reused or 0))
         if self.prefix is not None and response.end_of_segment and covered + done == sequence.boundary and not sequence.decoding:
             cache, tokens = self._batch.extract_cache([sequence.uid])[sequence.uid]
@@ -195,24 +214,32 @@ class Core:
         return [schedule.Standing(s.seq, s.is_row, s.decoding) for s in self._running.values()]
 
     def _admit(self, broken: list[Broken]) -> None:
+        if not self._interactive and (not self._rows or len(self._running) >= self.limits.most):
+            return
         if any(sequence.alone for sequence in self._running.values()):
             return
         suspects = [line for line in (self._interactive, self._rows) if line and line[0].alone]
         if suspects:
             # Who has passed its place waits, with its cache, until every other suspect was tried as well.
-            for sequence in list(self._running.values()):
-                self._take_out(sequence, keep=True)
+            running = list(self._running.values())
+            self._take_out(running, keep=True)
+            for sequence in running:
                 line = self._line(sequence)
                 line.insert(sum(other.alone for other in line), sequence)
             self._insert(suspects[0].popleft(), broken)
             return
-        turn = schedule.plan(self._standings(), len(self._interactive), len(self._rows), self.limits.slots, self.limits.row_share)
-        for seq in turn.preempt:
-            sequence = self._running[seq]
-            self._take_out(sequence, keep=True)
+        standings, limits = self._standings(), self.limits
+        turn = schedule.plan(standings, len(self._interactive), len(self._rows), limits.slots, limits.row_share, limits.row_slots)
+        preempted = [self._running[seq] for seq in turn.preempt]
+        self._take_out(preempted, keep=True)
+        for sequence in preempted:
             sequence.preempted += 1
             self.preemptions += 1
             self._rows.appendleft(sequence)
+        if turn.admit_rows and schedule.gathers(standings, turn.admit_rows, len(self._rows), self._gathered):
+            self._gathered += 1
+            return
+        self._gathered = 0
         for line, count in ((self._interactive, turn.admit_interactive), (self._rows, turn.admit_rows)):
             for _ in range(count):
                 if not self._fits(line[0]) or self._follows(line[0]):
@@ -233,22 +260,6 @@ class Core:
             for other in self._running.values()
         )
 
-    def _boundary(self, sequence: Sequence, following: Sequence | None, covered: int) -> None:
-        """Choose where a copy of the cache is kept: what the next in line shares, else what the next turn will."""
-        sequence.boundary, sequence.leads = 0, 0
-        if self.prefix is None:
-            return
-        if following is not None and following.order.adapter == sequence.order.adapter:
-            shared = min(shared_length(sequence.tokens, following.tokens), len(sequence.tokens) - 1)
-            if shared >= covered + WORTH_WAITING:
-                sequence.boundary = sequence.leads = shared
-                return
-        if self._trimmable and not sequence.is_row:
-            return  # what is kept at the end can be cut to any beginning of it; a copy on the way costs a turn
-        wanted = sequence.order.boundary or 0
-        if covered < wanted < len(sequence.tokens):
-            sequence.boundary = wanted
-
     def _insert(self, sequence: Sequence, broken: list[Broken], following: Sequence | None = None) -> None:
         """Give a sequence to the generator, reusing what cache there is. One token is always left to feed."""
         tokens = sequence.tokens
@@ -257,11 +268,16 @@ class Core:
         sequence.cache, sequence.covered = None, 0
         if sequence.reused is None:
             sequence.reused = min(covered, len(order.prompt))
-        self._boundary(sequence, following, covered)
+        sequence.boundary = sequence.leads = 0
+        if self.prefix is not None:
+            cut_later = self._trimmable and not sequence.is_row
+            sequence.boundary, sequence.leads = boundaries.choose(sequence, following, covered, cut_later=cut_later)
         rest, cut = tokens[covered:], sequence.boundary - covered
         segments = [rest[:cut], rest[cut:]] if cut > 0 else [rest]
         try:
             sequence.row = self._chooser.row(order, sequence.emitted)
+            # The next turn of a conversation goes on from here; a row has no next turn.
+            sequence.row.kept = self.prefix is not None and not sequence.is_row
             (sequence.uid,) = self._batch.insert_segments(
                 [segments],
                 max_tokens=[sequence.tokens_left],
@@ -279,7 +295,7 @@ class Core:
             broken.append(Broken(sequence.seq, "engine_failed", "The engine cannot run this request.", 500))
             self._sequences.pop(sequence.seq, None)
             return
-        sequence.decoding = False
+        sequence.decoding, sequence.rest = False, len(rest)
         self._running[sequence.seq] = sequence
 
     def _reusable(self, sequence: Sequence, tokens: list[int]) -> tuple[list[Any] | None, int]:
@@ -305,16 +321,17 @@ class Core:
             self._stops[key] = batching.StopSequences([[token] for token in eos])
         return self._stops[key]
 
-    def _take_out(self, sequence: Sequence, *, keep: bool) -> None:
-        """Remove a running sequence from the generator, with its cache when ``keep``."""
-        uid = sequence.uid
-        taken = self._batch.remove([uid], return_prompt_caches=keep)
-        if keep and uid in taken:
-            cache, known = taken[uid]
+    def _take_out(self, sequences: list[Sequence], *, keep: bool) -> None:
+        """Remove running sequences from the generator, with their caches when ``keep``."""
+        if not sequences:
+            return
+        taken = self._batch.remove([sequence.uid for sequence in sequences], return_prompt_caches=keep)
+        for sequence in sequences:
+            cache, known = taken.get(sequence.uid, (None, None)) if keep else (None, None)
             if known and cache:
                 sequence.cache, sequence.covered = cache, len(known)
-        self._running.pop(sequence.seq, None)
-        sequence.uid, sequence.decoding, sequence.leads = None, False, 0
+            self._running.pop(sequence.seq, None)
+            sequence.uid, sequence.decoding, sequence.leads = None, False, 0
 
     def _drop(self, sequence: Sequence, *, finished: bool) -> None:
         if not finished:
@@ -328,7 +345,7 @@ class Core:
         if self._make_batch is not None:
             return self._make_batch()
         return batching.Batch(
-            self.model, self._chooser, slots=self.limits.slots, prefill_group=PREFILL_GROUP, prefill_tokens=schedule.CHUNK_CAP
+            self.model, self._chooser, slots=self.limits.most, prefill_group=PREFILL_GROUP, prefill_tokens=schedule.CHUNK_CAP
         )
 
     def _recover(self, error: Exception) -> list[Broken]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from workers.engine import platform, protocol
+from workers.engine.gathering import Gathering
 from workers.engine.options import Options, parse
 from workers.turns import take_short_turns
 
@@ -94,20 +95,21 @@ class Inbox(threading.Thread):
 
 def _loop(resident: Resident, inbox: Inbox, outbox: Outbox) -> None:
     """Serve orders until told to quit. ``side`` answers what is not generation (vectors, scores, adapters)."""
-    core, side = resident.core, resident.side
+    core, side, gathering = resident.core, resident.side, Gathering()
     deadline, reported, quitting = 0.0, 0.0, False
     while not quitting:
         outbox.turned = time.monotonic()
         late = bool(deadline) and time.monotonic() > deadline
         idle = core.idle and side.idle
+        cancelled: list[int] = []
         resting = idle and not late and core.rest()
         for order in inbox.take(wait=IDLE_WAIT if (idle and not resting) or late else 0):
             match order:
                 case protocol.Start():
+                    gathering.begin(order)
                     core.start(order)
                 case protocol.Cancel():
-                    core.cancel(order.seq)
-                    side.cancel(order.seq)
+                    cancelled.append(order.seq)
                 case protocol.Deadline():
                     deadline = order.monotonic
                 case protocol.Flush():
@@ -123,21 +125,32 @@ def _loop(resident: Resident, inbox: Inbox, outbox: Outbox) -> None:
                     quitting = True
                 case _:
                     side.order(order)
+        if cancelled:  # together, since a batch's rows leave by the dozen
+            core.cancel(*cancelled)
+            for seq in cancelled:
+                gathering.forget(seq)
+                side.cancel(seq)
         for report in side.answers():
             outbox.put(report)
         now = time.monotonic()
         if quitting or (deadline and now > deadline):
+            _tell(outbox, gathering.all(now))
             continue
         if not side.idle:
             for report in side.step():
                 outbox.put(report)
         if not core.idle:
-            step = core.step()
-            if step.tokens or step.progress or step.ended or step.broken:
-                outbox.put(step)
+            _tell(outbox, gathering.add(core.step(), time.monotonic()))
+            if core.idle:
+                _tell(outbox, gathering.all(time.monotonic()))
         if now - reported >= STATS_INTERVAL or (core.idle and side.idle and not idle):
             reported = now
             outbox.put(protocol.Stats({**core.stats(), **side.stats(), "rss_bytes": platform.resident_bytes()}))
+
+
+def _tell(outbox: Outbox, news: protocol.Step | None) -> None:
+    if news is not None:
+        outbox.put(news)
 
 
 def run(options: Options) -> int:

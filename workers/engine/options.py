@@ -17,6 +17,7 @@ class Options:
     blas: str
     threads: int
     slots: int
+    row_slots: int
     row_share: int
     prefill_ms: int
     prefix_mb: int
@@ -37,6 +38,7 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--blas", default="")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--slots", type=int, default=16)
+    parser.add_argument("--row-slots", type=int, default=0, help="sequences at once while only rows run; 0: as --slots")
     parser.add_argument("--row-share", type=int, default=0)
     parser.add_argument("--prefill-ms", type=int, default=100)
     parser.add_argument("--prefix-mb", type=int, default=1024)

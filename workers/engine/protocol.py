@@ -2,7 +2,7 @@
 
 One stream socket, both directions: a 4-byte big-endian length, then one msgpack message. Downwards come
 orders about single sequences; upwards comes one :class:`Step` for each decode step, whatever the number of
-sequences, so that the cost of a step does not grow with the batch. A sequence is known by a number
+sequences, so that the cost of a step does not grow with the batch; quick steps are told together. A sequence is known by a number
 (``seq``) which the gpu process never reuses within one child.
 
 The child speaks token ids only. It knows no text, no request ids, no Redis and no SQL: whoever supervises
@@ -139,6 +139,13 @@ class Token(msgspec.Struct, frozen=True, array_like=True):
     top: list[Alternative] | None = None
 
 
+class Run(msgspec.Struct, frozen=True, array_like=True):
+    """Tokens of one sequence that came one after the other."""
+
+    seq: int
+    ids: list[int]
+
+
 class Progress(msgspec.Struct, frozen=True, array_like=True):
     """Prefill of one sequence: ``done`` of ``total`` prompt tokens, ``cached`` of which came from the prefix cache."""
 
@@ -166,12 +173,13 @@ class Broken(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Step(msgspec.Struct, frozen=True, tag="step", array_like=True):
-    """Everything one turn of the engine loop has to say."""
+    """Everything one turn of the engine loop has to say, or several turns together: see :mod:`workers.engine.gathering`."""
 
     tokens: list[Token]
     progress: list[Progress] = []
     ended: list[Ended] = []
     broken: list[Broken] = []
+    runs: list[Run] = []
 
 
 class Vectors(msgspec.Struct, frozen=True, tag="vectors", array_like=True):

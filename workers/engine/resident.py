@@ -34,8 +34,8 @@ class NoGeneration:
         self._refused.append(protocol.Broken(order.seq, "unsupported_model", message, 400, "model"))
         self.idle = False
 
-    def cancel(self, seq: int) -> None:
-        del seq
+    def cancel(self, *seqs: int) -> None:
+        del seqs
 
     def step(self) -> protocol.Step:
         refused, self._refused = self._refused, []
@@ -146,9 +146,11 @@ class Resident:
         drafting, speculation = _drafting(options, loaded, machine)
         weights = loaded.weight_bytes + (drafting.weight_bytes if drafting is not None else 0)
         shares = Shares.of(budget, weights, per_token, options.prefix_mb)
-        limits = Limits(options.slots, options.prefill_ms / 1000, options.row_share, options.context, shares.kv_tokens)
+        limits = Limits(
+            options.slots, options.prefill_ms / 1000, options.row_share, options.context, shares.kv_tokens, options.row_slots
+        )
         if make_cache is not None:
-            limits = replace(limits, slots=1)
+            limits = replace(limits, slots=1, row_slots=1)
         prefix = _prefix_cache(options, loaded, machine, shares.prefix_bytes)
         adapters = Adapters(loaded.model)
         chooser = RowChooser(

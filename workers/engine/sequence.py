@@ -15,9 +15,9 @@ class Sequence:
     ``cache`` holds the KV of the first ``covered`` tokens while the sequence waits after a pre-emption or an
     aborted prefill. ``reused`` counts prompt tokens that came from the prefix cache at the first insertion.
     A copy of the cache is kept when prefill reaches ``boundary``. ``leads`` is set to the same while others that
-    share this beginning wait for it instead of computing it again. ``failures`` counts failed steps it was part
-    of and ``mark`` where it stood at the last; ``alone`` asks that nothing else runs beside it, since it may
-    have caused them.
+    share this beginning wait for it instead of computing it again. ``rest`` counts tokens of the prompt not fed yet.
+    ``failures`` counts failed steps it was part of and ``mark`` where it stood at the last; ``alone`` asks that
+    nothing else runs beside it, since it may have caused them.
     """
 
     order: Start
@@ -29,6 +29,7 @@ class Sequence:
     reused: int | None = None
     boundary: int = 0
     leads: int = 0
+    rest: int = 0
     decoding: bool = False
     alone: bool = False
     failures: int = 0

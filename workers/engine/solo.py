@@ -173,6 +173,10 @@ class Solo:
         self._prefill_tokens = tokens
 
     @property
+    def prefilling(self) -> int:
+        return int(self._running is not None and self._running.newest is None)
+
+    @property
     def kv_bytes(self) -> int:
         return sum(int(layer.nbytes) for layer in self._running.cache if not layer.empty()) if self._running else 0
 

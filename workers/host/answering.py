@@ -39,6 +39,16 @@ def of_step(step: protocol.Step, entries: Mapping[int, Entry]) -> list[Answer]:
         if stop is not None:
             over.add(entry.seq)
             answers.append(Answer(entry, news.pop(entry.seq, []) + entry.finish("stop", stop), over=True, halt=True))
+    for run in step.runs:
+        entry = entries.get(run.seq)
+        if entry is None:
+            continue
+        events, stop = entry.take_run(run.ids)
+        if stop is not None:
+            over.add(entry.seq)
+            answers.append(Answer(entry, events + entry.finish("stop", stop), over=True, halt=True))
+        elif events:
+            news[entry.seq] = events
     for ended in step.ended:
         if (entry := entries.get(ended.seq)) is not None and ended.seq not in over:
             over.add(entry.seq)

@@ -125,8 +125,11 @@ class EngineChild:
 
     def _write(self) -> None:
         while (order := self._orders.get()) is not None:
+            waiting = [order]
+            while not self._orders.empty() and (more := self._orders.get()) is not None:
+                waiting.append(more)
             try:
-                self._socket.sendall(protocol.pack(order))
+                self._socket.sendall(b"".join(map(protocol.pack, waiting)))
             except OSError:
                 return
 

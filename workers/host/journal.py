@@ -118,6 +118,19 @@ class Entry:
         self.emitted.append(token.id)
         return self.text.push(token.id, self._logprob(token))
 
+    def take_run(self, ids: list[int]) -> tuple[list[Event], str | None]:
+        """The same for tokens that came together. Those behind a stop string were decoded for nothing and do not count."""
+        events: list[Event] = []
+        if self.first_token is None:
+            self.first_token = time.monotonic()
+        for token in ids:
+            self.emitted.append(token)
+            said, stop = self.text.push(token)
+            events += said
+            if stop is not None:
+                return events, stop
+        return events, None
+
     def finish(self, reason: Any, stop: str | None = None) -> list[Event]:
         """The last events. Sets the outcome; the caller delivers and then sets ``done``."""
         events, settled = self.text.finish(reason)

@@ -35,6 +35,9 @@ QUEUE_RETRY_AFTER = 2
 #: Cancellations remembered for requests that have not arrived yet (a cancel may overtake its request).
 EARLY_CANCELS = 10_000
 
+#: Rows in place of one chat, where the setting does not say.
+ROWS_PER_SLOT = 2
+
 #: Guessing ahead by the text's own repetitions.
 NGRAM = "ngram"
 #: A request's word for "no adapter", as if the field were absent.
@@ -45,12 +48,14 @@ CANCELLED = Failed("cancelled", "The request was cancelled.", 499)
 
 @dataclass(frozen=True)
 class Settings:
-    """``context`` 0: the model's own window. ``queue_limit`` interactive requests may wait beyond ``slots``."""
+    """``context`` 0: the model's own window. ``queue_limit`` interactive requests may wait beyond ``slots``.
+    ``row_slots`` sequences run at once while all are rows, if that is more than ``slots``."""
 
     host: str
     home: Path
     slots: int = 16
     queue_limit: int = 64
+    row_slots: int = 0
     row_share: int = 0
     context: int = 0
     prefill_ms: int = 100
@@ -159,7 +164,7 @@ class HostRuntime:
                 adapters,
                 emitted=list(emitted),
             )
-            if isinstance(sink, Follows):
+            if request.outlives and isinstance(sink, Follows):
                 sink.follow(entry.emitted)
             running = Running(entry, engine, self._forget)
             with self._lock:
@@ -351,6 +356,7 @@ class HostRuntime:
             "blas": settings.blas,
             "threads": settings.threads,
             "slots": settings.slots,
+            "row-slots": settings.row_slots,
             "row-share": settings.row_share,
             "prefill-ms": settings.prefill_ms,
             "prefix-mb": settings.prefix_mb,
@@ -422,6 +428,7 @@ def settings_from_environment() -> Settings:
         blas=env.blas,
         threads=env.threads,
         budget=env.memory_budget_mb * mib,
+        row_slots=env.row_slots or ROWS_PER_SLOT * env.slots,
         row_share=min(env.row_share, env.slots - 1),
         keep_alive=float(env.keep_alive_seconds),
         memory_floor=env.memory_floor_percent / 100,

@@ -235,6 +235,7 @@ def _engine_details(engine: Engine) -> dict[str, Any]:
         "restarts": engine.restarts,
         "load_seconds": engine.load_seconds,
         "requests": engine.running,
+        "adapters": sum(mount["state"] == "mounted" for mount in engine.mounts.listing().values()),
         "facts": engine.facts,
         "stats": engine.stats,
     }
