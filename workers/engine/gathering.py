@@ -62,9 +62,9 @@ class Gathering:
         for progress in step.progress:
             self._progress[progress.seq] = progress
             urgent = urgent or progress.seq not in self._rows
-        for over in (*step.ended, *step.broken):
-            urgent = urgent or over.seq not in self._rows
-            self._leave(over.seq)
+        for seq in [ended.seq for ended in step.ended] + [broken.seq for broken in step.broken]:
+            urgent = urgent or seq not in self._rows
+            self._leave(seq)
         self._ended += step.ended
         self._broken += step.broken
         return self.all(now) if urgent else None
