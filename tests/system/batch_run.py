@@ -57,6 +57,11 @@ class BatchRun:
         eventually(lambda: self.finished() >= lines, seconds=PATIENCE, what=f"{lines} lines before: {before}")
         assert self.finished() < self.lines, f"the batch was over before: {before}"
 
+    def get_on(self, before: str, lines: int = 30) -> None:
+        """Wait until so many more lines are finished than now: what broke last is overcome, by processes that are all there."""
+        counts = eventually(self.look, seconds=PATIENCE, what=f"an answer before: {before}").request_counts
+        self.reach(counts.completed + counts.failed + lines, before)
+
     def verify(self) -> None:
         """Every line has one outcome, in the right file, counted; the log has no gap and one end; nothing is left over."""
 
