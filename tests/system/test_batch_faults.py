@@ -53,9 +53,11 @@ def killed_broker(stack: Stack) -> None:
 
 def upgraded_workers(stack: Stack) -> None:
     """What an upgrade does: each worker is asked to end and a new one, perhaps of newer code, takes over."""
+    begun = stack.logs("gpu").count("gpu.ready")
     for name in ("cpu", "gpu", "scheduler"):
         old = stack.kill(name, signal.SIGTERM)
         eventually(lambda name=name, old=old: stack.pids().get(name, old) != old, what=f"another {name}")
+    eventually(lambda: stack.logs("gpu").count("gpu.ready") > begun, what="the new gpu process at work")
 
 
 def locked_database(stack: Stack, seconds: float = 6.0) -> None:
