@@ -11,6 +11,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 
+from mlxplatform.accounts import audit
 from mlxplatform.broker import queues
 from mlxplatform.broker.connections import async_client
 from mlxplatform.http.views import endpoint
@@ -63,15 +64,24 @@ async def plan(request: HttpRequest, model_id: str) -> dict[str, Any]:
     return {"ok": True, "model": model_id, "hosts": hosts}
 
 
+def _noted(request: HttpRequest, what: str, model_id: str) -> None:
+    audit.record(request.identity.actor, f"model.{what}", model_id)  # type: ignore[attr-defined]
+
+
+def _pinned(request: HttpRequest, model_id: str, pinned: bool) -> None:
+    choices.set_pinned(model_id, pinned)
+    _noted(request, "pin" if pinned else "unpin", model_id)
+
+
 async def pin(request: HttpRequest, model_id: str) -> dict[str, Any]:
     await _holders(model_id)
-    await sync_to_async(choices.set_pinned)(model_id, True)
+    await sync_to_async(_pinned)(request, model_id, True)
     return {"ok": True, "model": model_id, "pinned": True}
 
 
 async def unpin(request: HttpRequest, model_id: str) -> dict[str, Any]:
     await _holders(model_id)
-    await sync_to_async(choices.set_pinned)(model_id, False)
+    await sync_to_async(_pinned)(request, model_id, False)
     return {"ok": True, "model": model_id, "pinned": False}
 
 
@@ -81,6 +91,7 @@ async def load(request: HttpRequest, model_id: str) -> dict[str, Any]:
         if not model.resident and (model.entry.get("plan") or {}).get("fits") is False:
             raise Refusal(409, "memory_admission", "The model does not fit beside what is in use or pinned.", param="model")
     await _order(model_id, "load")
+    await sync_to_async(_noted)(request, "load", model_id)
     return {"ok": True, "model": model_id}
 
 
@@ -90,6 +101,7 @@ async def unload(request: HttpRequest, model_id: str) -> dict[str, Any]:
         if _engine(host, model_id).get("requests"):
             raise Refusal(409, "model_in_use", "The model is answering requests; cancel them or wait.", param="model")
     await _order(model_id, "unload")
+    await sync_to_async(_noted)(request, "unload", model_id)
     return {"ok": True, "model": model_id}
 
 

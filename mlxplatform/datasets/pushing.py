@@ -10,6 +10,7 @@ from typing import Any
 
 from django.db import transaction
 
+from mlxplatform.accounts import audit
 from mlxplatform.datasets import hub, publish, rowsource
 from mlxplatform.datasets.inputs import bad
 from mlxplatform.datasets.models import DatasetVersion, HubToken
@@ -54,7 +55,9 @@ def submit(version: DatasetVersion, body: dict[str, Any], *, project: str, creat
         "message": message.strip(),
     }
     with transaction.atomic():
-        return service.submit(KIND, config, project=project, created_by=created_by, idempotency_key=idempotency_key)
+        job = service.submit(KIND, config, project=project, created_by=created_by, idempotency_key=idempotency_key)
+        audit.record(created_by, "dataset.push", version.dataset_id, project=project, after={"repo": repo, "job": job.id})
+    return job
 
 
 def run(ctx: JobContext) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import msgspec
 from django.db import transaction
 from django.utils import timezone
 
+from mlxplatform.accounts import audit
 from mlxplatform.datasets import inputs as input_fields
 from mlxplatform.datasets import options as run_options
 from mlxplatform.datasets.inputs import bad
@@ -206,6 +207,7 @@ def submit(order: Order, *, project: str, created_by: str = "", idempotency_key:
             )
         last = dataset.versions.order_by("-number").values_list("number", flat=True).first() or 0
         version = _new_version(dataset, last + 1, order, job)
+        audit.record(created_by, "dataset.submit", dataset.id, project=project, after={"version": version.number, "job": job.id})
     return job, version
 
 

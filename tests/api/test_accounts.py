@@ -206,3 +206,29 @@ async def test_the_async_path_is_guarded_too() -> None:
     answer = await AsyncClient(headers={"host": "localhost"}).get("/v1/models")
     assert answer.status_code == 401
     assert json.loads(answer.content)["error"]["type"] == "authentication_error"
+
+
+def test_who_made_a_dataset_and_who_pinned_a_model_is_in_the_audit_log(
+    client: Client, broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlxplatform.api import residency
+
+    async def holders(model_id: str) -> list[Any]:
+        return []
+
+    monkeypatch.setattr(residency, "_holders", holders)
+    key, secret = make(scopes=["admin"])
+    made = client.post(
+        "/api/datasets",
+        '{"template": "sft_qa_pairs", "inputs": {"pairs_text": "Q: a\\nA: b"}}',
+        content_type="application/json",
+        headers=bearer(secret),
+    ).json()
+    assert made["ok"], made
+    for action in ("pin", "unpin", "load", "unload"):
+        assert client.post(f"/api/models/tiny/{action}", headers=bearer(secret)).status_code == 200
+    wanted = {
+        ("dataset.submit", made["dataset_id"]),
+        *((f"model.{action}", "tiny") for action in ("pin", "unpin", "load", "unload")),
+    }
+    assert wanted <= set(AuditEntry.objects.filter(actor=f"key:{key.id}").values_list("action", "target"))

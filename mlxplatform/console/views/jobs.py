@@ -12,6 +12,7 @@ from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils.functional import cached_property
 from django.views.decorators.http import require_POST
 
 from mlxplatform.accounts import audit
@@ -37,13 +38,23 @@ _ACTIONS = {"cancel": service.cancel, "retry": service.retry, "pause": service.p
 _TURNS = ("state", "started", "done", "failed", "cancelled")
 
 
-class _CountlessPaginator(Paginator):
-    """Counts at most a hundred pages: an exact count of 100,000 rows costs more than the page itself."""
+class _BoundedPaginator(Paginator):
+    """Looks through a hundred pages at most, and once: an exact count of 100,000 rows costs more than the page itself."""
+
+    @cached_property
+    def _ids(self) -> list[str]:
+        rows: Any = self.object_list
+        return list(rows.values_list("pk", flat=True)[: 100 * _PAGE + 1])
 
     @property
     def count(self) -> int:
-        rows: Any = self.object_list
-        return len(rows.values_list("pk")[: 100 * _PAGE + 1])
+        return len(self._ids)
+
+    def page(self, number: Any) -> Any:
+        number = self.validate_number(number)
+        first = (number - 1) * self.per_page
+        found = Job.objects.filter(pk__in=self._ids[first : first + self.per_page])
+        return self._get_page(found.order_by("-created_at", "-id"), number, self)  # type: ignore[attr-defined]
 
 
 @page(READ)
@@ -54,7 +65,7 @@ def job_list(request: HttpRequest) -> HttpResponse:
         jobs = jobs.filter(state=chosen["state"])
     if chosen["kind"]:
         jobs = jobs.filter(kind=chosen["kind"])
-    listing = _CountlessPaginator(jobs, _PAGE).get_page(request.GET.get("page"))
+    listing = _BoundedPaginator(jobs, _PAGE).get_page(request.GET.get("page"))
     listing.object_list = list(listing.object_list)
     _explain(listing.object_list)
     context = {

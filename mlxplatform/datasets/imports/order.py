@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from django.db import transaction
 
+from mlxplatform.accounts import audit
 from mlxplatform.datasets import roots
 from mlxplatform.datasets.imports.opening import FORMATS
 from mlxplatform.datasets.inputs import bad
@@ -168,4 +169,5 @@ def submit(
         version = DatasetVersion.objects.create(
             dataset=dataset, number=1, job=job.id, output_format="", options=msgspec.to_builtins(order.options)
         )
+        audit.record(created_by, "dataset.import", dataset.id, project=project, after={"job": job.id})
     return job, version
