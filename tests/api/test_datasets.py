@@ -204,6 +204,7 @@ def test_filters_drop_and_count(client: Client, runtime: ScriptedRuntime) -> Non
 
 def test_resume_asks_only_what_changed(client: Client, runtime: ScriptedRuntime) -> None:
     """An edited later column: earlier steps keep their answers, the edited step runs again."""
+    runtime.say = lambda request: "Tell me more."
     inputs = {"target_text": "One paragraph.\n\nAnother paragraph.", "tone": "dry"}
     _, first = finished(client, "prompt_reconstruction", inputs)
     asked = sum(runtime.started.values())

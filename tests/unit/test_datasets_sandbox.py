@@ -181,3 +181,12 @@ def test_a_sandbox_that_fails_its_trial_is_not_used(monkeypatch: pytest.MonkeyPa
 def test_code_without_assertions_shows_nothing() -> None:
     assert asserts_something("def f():\n    return 1\nassert f() == 1") and asserts_something("def broken(:")
     assert not asserts_something("def f():\n    return 1\nprint(f())  # assert")
+
+
+def test_assertions_that_are_not_run_show_nothing() -> None:
+    inside = "def f(a):\n    assert a == 3\n    return a\n"
+    assert not asserts_something(inside) and asserts_something(inside + "f(3)")
+    assert not asserts_something("class T:\n    def test(self):\n        assert f() == 1\n")
+    assert asserts_something("def f():\n    return 1\ndef test():\n    assert f() == 1\ntest()")
+    assert asserts_something("def f():\n    return 1\nx = f()\nfor n in (1,):\n    assert x == n")
+    assert not asserts_something("def f():\n    return 1\nassert True")

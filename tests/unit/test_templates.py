@@ -18,6 +18,7 @@ from mlxplatform.datasets.templates import cot_synthesis, hf_dataset_import, pro
 from mlxplatform.datasets.templates.base import Answer, CallFailed, Draft, Drop, Source, SourceError, Template
 from mlxplatform.datasets.templates.parsing import fenced_code, question_in, score, string_list
 from mlxplatform.datasets.templates.registry import TEMPLATES
+from mlxplatform.datasets.templates.together import together
 from mlxplatform.inference.contract import Message, Refusal, ToolCall
 
 Script = Callable[[str, list[Message]], str | Answer]
@@ -273,6 +274,21 @@ def test_self_instruct_leaves_the_answers_empty() -> None:
     assert template.prompts_only({}) and template.pool_limit == 0.7
 
 
+def test_self_instruct_keeps_instructions_only() -> None:
+    long = "Name the rivers and lakes of " + "many lands and " * 20
+    said = json.dumps(["Name a lake", "Name a sea - the answer is the Baltic", "Two\nlines", long])
+    made = make("self_instruct", {"seeds": "Name a river", "variants_per_seed": "4"}, lambda step, messages: said)
+    assert [turns(row)[0][1] for row in made.rows] == ["Name a lake"] and made.reasons == ["answered", "answered", "cut_off"]
+    spec = made.calls[0][2]["constraint"].spec
+    assert spec["items"]["maxLength"] == 120
+
+
+def test_a_guessed_request_that_repeats_the_text_is_none() -> None:
+    text = "Yeast turns sugar into carbon dioxide, so the bread rises in the oven."
+    said = {"prompt": f"Here is a revised version: {text}", "draft": "a draft"}
+    assert make("prompt_reconstruction", {"human_text": text}, lambda step, messages: said[step]).reasons == ["no_request"]
+
+
 def test_prompt_reconstruction_locks_what_must_stay() -> None:
     text = "On 3 March 2024 sales rose 12.5% to $1,200 (see [3], (Smith 2020)) at https://x.y/z?a=1 with `code`."
     said = {"prompt": "", "draft": "a draft"}
@@ -322,6 +338,12 @@ def test_tool_traces() -> None:
         with pytest.raises(Refusal) as caught:
             check({"tools_json": wrong}, "default")
         assert caught.value.param == "inputs.tools_json"
+
+
+def test_a_question_that_repeats_the_passage_is_none() -> None:
+    given = {"documents": "The Rhine flows from the Alps to the North Sea.", "questions_per_chunk": 1}
+    assert make("rag_qa", given, lambda step, messages: "The Rhine flows to the North Sea.").reasons == ["no_question"]
+    assert make("rag_qa", given, lambda step, messages: "Explain why rivers flow downhill.").reasons == []
 
 
 def test_passages_are_glued_and_the_tail_joins() -> None:
@@ -399,6 +421,51 @@ def test_topic_trees_are_covered_to_the_leaves() -> None:
     assert made.rows[-1]["metadata"]["topic"] == ["cooking", "b", "b"]
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "at_once"),
+    [
+        ("topic_tree", {"topics": "cooking", "depth": 2, "branches": 2, "questions_per_leaf": 2}, 8),
+        ("preference_pairs", {"prompts": "p", "answers": 5}, 5),
+    ],
+)
+def test_one_source_asks_at_once_what_does_not_wait_for_an_answer(name: str, given: dict[str, Any], at_once: int) -> None:
+    template = TEMPLATES[name]
+    inputs = {**input_fields.coerce(template, given), "@project": "default"}
+    [source] = template.sources(inputs)
+    assert isinstance(source, Source)
+
+    class Counting(Asked):
+        asking = most = 0
+
+        async def __call__(self, step: str, messages: Sequence[Message], **options: Any) -> Answer:
+            self.asking += 1
+            self.most = max(self.most, self.asking)
+            await asyncio.sleep(0)
+            self.asking -= 1
+            return await super().__call__(step, messages, **options)
+
+    ask = Counting(lambda step, messages: '["a", "b"]' if step.startswith(("split", "ask")) else f"{step} 5", [])
+    asyncio.run(_build(template, source, inputs, ask))
+    assert ask.most == at_once
+
+
+def test_a_call_that_fails_ends_those_beside_it() -> None:
+    ended: list[str] = []
+
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("ended")
+
+    async def failing() -> None:
+        raise CallFailed("engine_unavailable", "gone")
+
+    with pytest.raises(CallFailed):
+        asyncio.run(together([endless(), failing(), endless()]))
+    assert ended == ["ended", "ended"]
+
+
 def test_extraction_follows_the_schema() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     given = {"texts": "one\n\ntwo", "schema": json.dumps(schema)}
@@ -459,8 +526,11 @@ def test_verified_code_needs_a_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     async def verify(code: str) -> sandbox.Verdict:
         return sandbox.Verdict(verdicts[code.split()[1]], error="boom")  # type: ignore[arg-type]
 
+    def name(messages: list[Message]) -> str:
+        return (messages[-1].content or "").split()[0]
+
     monkeypatch.setattr(sandbox, "verify", verify)
-    script: Script = lambda step, messages: f"```python\ndef {(messages[1].content or '').split()[0]} (): pass\nassert True\n```"  # noqa: E731
+    script: Script = lambda step, messages: f"```python\ndef {name(messages)} (): pass\nassert {name(messages)}() is None\n```"  # noqa: E731
     made = make("verified_code", {"specs": "good\nbad\nslow"}, script)
     assert [row["metadata"]["verified"] for row in made.rows] == [True]
     assert made.reasons == ["code_failed", "code_unverified"]

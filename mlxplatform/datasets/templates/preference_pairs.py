@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from mlxplatform.datasets.templates.base import Ask, Draft, Drop, Field, Inputs, Source, Template, lines, system, user
 from mlxplatform.datasets.templates.parsing import score
+from mlxplatform.datasets.templates.together import together
 
 ANSWER_TOKENS, GRADE_TOKENS = 600, 40
 LOWEST, HIGHEST = 1, 10
@@ -16,27 +17,29 @@ def sources(inputs: Inputs) -> Iterator[Source | Drop]:
         yield Source(str(number), prompt)
 
 
+async def graded_answer(ask: Ask, number: int, prompt: str, rubric: str) -> tuple[float, int, str] | None:
+    """(grade, minus its number, answer), or None when there is no answer or no grade."""
+    # Hotter from answer to answer, so that they differ in quality as well as in wording.
+    answer = await ask(f"answer{number}", [user(prompt)], max_tokens=ANSWER_TOKENS, temperature=min(0.4 + 0.3 * number, 1.5))
+    if not answer.text:
+        return None
+    verdict = await ask(
+        f"grade{number}",
+        [
+            system(f"You grade answers from {LOWEST} to {HIGHEST} by this rubric: {rubric}."),
+            user(f"Request:\n{prompt}\n\nAnswer:\n{answer.text}\n\nReply with the grade only."),
+        ],
+        max_tokens=GRADE_TOKENS,
+        temperature=0.0,
+    )
+    grade = score(verdict.text, LOWEST, HIGHEST)
+    return None if grade is None else (grade, -number, answer.text)
+
+
 async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
     prompt = source.data
-    graded: list[tuple[float, int, str]] = []
-    for number in range(inputs["answers"]):
-        # Hotter from answer to answer, so that they differ in quality as well as in wording.
-        answer = await ask(f"answer{number}", [user(prompt)], max_tokens=ANSWER_TOKENS, temperature=min(0.4 + 0.3 * number, 1.5))
-        if not answer.text:
-            continue
-        verdict = await ask(
-            f"grade{number}",
-            [
-                system(f"You grade answers from {LOWEST} to {HIGHEST} by this rubric: {inputs['rubric']}."),
-                user(f"Request:\n{prompt}\n\nAnswer:\n{answer.text}\n\nReply with the grade only."),
-            ],
-            max_tokens=GRADE_TOKENS,
-            temperature=0.0,
-        )
-        grade = score(verdict.text, LOWEST, HIGHEST)
-        if grade is not None:
-            graded.append((grade, -number, answer.text))
-    graded.sort()
+    answers = await together(graded_answer(ask, number, prompt, inputs["rubric"]) for number in range(inputs["answers"]))
+    graded = sorted(answer for answer in answers if answer is not None)
     if len(graded) < 2:
         return [Drop("too_few_grades", f"{len(graded)} of {inputs['answers']} answers could be graded")]
     worst, best = graded[0], graded[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from mlxplatform.datasets.filters.distinct import rouge_l
 from mlxplatform.datasets.templates.base import (
     Ask,
     Draft,
@@ -21,6 +22,8 @@ from mlxplatform.datasets.templates.base import (
 from mlxplatform.datasets.templates.examples import request_behind
 
 PROMPT_TOKENS, DRAFT_TOKENS = 160, 800
+#: A guess that is this much like the text is the text once more and no request for it.
+REPEATS = 0.5
 FALLBACK_PROMPT = "Write a short, informative passage on this subject."
 ROLE = "You rewrite drafts into the requested voice. You keep every fact and add none."
 
@@ -56,6 +59,8 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
         max_tokens=PROMPT_TOKENS,
     )
     prompt = guessed.text or FALLBACK_PROMPT
+    if rouge_l(prompt, original) >= REPEATS:
+        return [Drop("no_request", prompt[:120])]
     draft = await ask(
         "draft",
         [system("You are a typical writing assistant."), user(prompt)],

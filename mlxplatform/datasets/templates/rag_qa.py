@@ -26,10 +26,16 @@ NOT_THERE = "The passage does not say."
 #: Share of an answer's words that must come from the passage or the question, when that is asked for; words are
 #: compared by their beginnings, which survives most inflection.
 GROUNDED, STEM = 0.6, 5
-#: One example says more to a small model than any description.
-EXAMPLE = (
-    "Passage:\nThe Eiffel Tower was finished in 1889. It is 330 metres high and stands in Paris.",
-    "How high is the Eiffel Tower?",
+#: A statement with this share of its words from the passage repeats it and asks nothing.
+REPEATS = 0.8
+#: Examples say more to a small model than any description; after one alone it goes on with the passage.
+EXAMPLES = (
+    ("The Eiffel Tower was finished in 1889. It is 330 metres high and stands in Paris.", "How high is the Eiffel Tower?"),
+    (
+        "To keep bread fresh, wrap it in a cloth. In a plastic bag it grows mould.",
+        "What should bread be wrapped in to keep it fresh?",
+    ),
+    ("Dear Max, the meeting is moved to Friday, because Lena is ill. Best, Kim", "Why is the meeting moved to Friday?"),
 )
 
 
@@ -67,6 +73,10 @@ def sources(inputs: Inputs) -> Iterator[Source | Drop]:
             yield Source(f"{index}.{number}", (index, number, passage))
 
 
+def _asking(passage: str) -> str:
+    return f"Passage:\n{passage}\n\nQuestion about this passage:"
+
+
 async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
     index, number, passage = source.data
     other = f" Ask about another point than the {number} most obvious ones." if number else ""
@@ -74,15 +84,16 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
         "question",
         [
             system(f"You write one clear question that the given passage answers.{other} You reply with the question only."),
-            user(EXAMPLE[0]),
-            Message("assistant", EXAMPLE[1]),
-            user(f"Passage:\n{passage}"),
+            *(turn for shown, question in EXAMPLES for turn in (user(_asking(shown)), Message("assistant", question))),
+            user(_asking(passage)),
         ],
         max_tokens=QUESTION_TOKENS,
     )
     asked = question_in(question.text)
     if not asked:
         return [Drop("empty_question")]
+    if asked.endswith((".", "。")) and grounded(asked, passage) >= REPEATS:
+        return [Drop("no_question", asked[:120])]
     grounding = f'Answer only from this passage. When it does not contain the answer, say "{NOT_THERE}"\n\nPassage:\n{passage}'
     answer = await ask("answer", [system(grounding), user(asked)], max_tokens=ANSWER_TOKENS)
     said = answer.text.strip()

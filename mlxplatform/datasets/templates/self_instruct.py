@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from mlxplatform.datasets.filters.repetition import is_repetitive
@@ -26,6 +27,10 @@ TOKENS_PER_VARIANT = 64
 MIN_TOKENS = 512
 #: Other seeds shown as examples: their variety is what the model is to continue.
 EXAMPLES = 4
+#: Characters of an instruction: so many times the longest seed, within these bounds. What fills them was cut off.
+LONGER, SHORT, LONG = 2, 120, 1200
+#: A small model goes on from the instruction to its answer.
+_ANSWERED = re.compile(r"\banswer(?: is|:)|\n", re.IGNORECASE)
 
 
 def sources(inputs: Inputs) -> Iterator[Source | Drop]:
@@ -33,10 +38,20 @@ def sources(inputs: Inputs) -> Iterator[Source | Drop]:
         yield Source(str(number), seed)
 
 
+def why_not(text: str, longest: int) -> str:
+    """Why a text is no instruction of its own, or ""."""
+    if len(text) >= longest:
+        return "cut_off"
+    if _ANSWERED.search(text):
+        return "answered"
+    return "degenerate" if is_repetitive(text) else ""
+
+
 async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
     wanted = inputs["variants_per_seed"]
     others = [seed for seed in lines(inputs["seeds"]) if seed != source.data][:EXAMPLES]
     shown = "\n".join(f"- {seed}" for seed in [*others, source.data])
+    longest = min(max(SHORT, LONGER * max(map(len, [*others, source.data]))), LONG)
     answer = await ask(
         "variants",
         [
@@ -47,13 +62,14 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
             ),
         ],
         max_tokens=max(MIN_TOKENS, TOKENS_PER_VARIANT * wanted),
-        constraint=list_of(wanted),
+        constraint=list_of(wanted, longest),
     )
     found = string_list(answer.text)[:wanted]
     if not found:
         return [Drop("no_list", f"no list of instructions in {answer.text[:120]!r}")]
     return [
-        Drop("degenerate", text[:120]) if is_repetitive(text) else chat_row(("user", text), ("assistant", "")) for text in found
+        Drop(reason, text[:120]) if (reason := why_not(text, longest)) else chat_row(("user", text), ("assistant", ""))
+        for text in found
     ]
 
 

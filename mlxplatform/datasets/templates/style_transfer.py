@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 from mlxplatform.datasets.templates.base import Ask, Draft, Drop, Field, Inputs, Source, Template, paragraphs, system, user
 
+#: Small models go on with the next exercise; nothing of it belongs to this one.
+NEXT = ("\nRewrite this", "\nTexts in the wanted style")
+
 
 def sources(inputs: Inputs) -> Iterator[Source | Drop]:
     for number, paragraph in enumerate(paragraphs(inputs["raw_text"]), 1):
@@ -22,6 +25,7 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
                 f"Rewrite this in that style and give the rewritten text only:\n{source.data}"
             ),
         ],
+        stop=NEXT,
     )
     return [Draft({"prompt": source.data, "completion": rewritten.text})]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from mlxplatform.datasets.templates.base import Ask, Draft, Drop, Field, Inputs, Source, Template, chat_row, lines, system, user
 from mlxplatform.datasets.templates.parsing import list_of, string_list
+from mlxplatform.datasets.templates.together import together
 
 LIST_TOKENS, ANSWER_TOKENS = 512, 600
 #: Longest name of a topic, characters.
@@ -34,39 +35,44 @@ async def leaves(ask: Ask, inputs: Inputs, root: str) -> list[list[str]]:
     """Paths from the root to the leaves; a topic that cannot be split is a leaf itself."""
     level = [[root]]
     for depth in range(inputs["depth"]):
-        below: list[list[str]] = []
-        for number, path in enumerate(level):
-            parts = await split(ask, f"split{depth}.{number}", path, inputs["branches"])
-            below += [[*path, part] for part in parts] or [path]
-        level = below
+        parts = await together(
+            split(ask, f"split{depth}.{number}", path, inputs["branches"]) for number, path in enumerate(level)
+        )
+        level = [
+            below for path, names in zip(level, parts, strict=True) for below in ([[*path, name] for name in names] or [path])
+        ]
     return level
 
 
+async def cover(ask: Ask, number: int, path: list[str], count: int) -> list[Draft | Drop]:
+    """Rows about one leaf."""
+    asked = await ask(
+        f"ask{number}",
+        [
+            system("You write questions a learner would ask."),
+            user(f"Topic: {' > '.join(path)}\n\nWrite {count} questions about exactly this, as a JSON array of strings."),
+        ],
+        max_tokens=LIST_TOKENS,
+        constraint=list_of(count),
+    )
+    questions = string_list(asked.text)[:count]
+    if not questions:
+        return [Drop("no_list", " > ".join(path))]
+    answers = await together(
+        ask(f"answer{number}.{index}", [user(question)], max_tokens=ANSWER_TOKENS) for index, question in enumerate(questions)
+    )
+    return [
+        chat_row(("user", question), ("assistant", answer.text), metadata={"topic": path})
+        if answer.text
+        else Drop("empty_answer", question[:120])
+        for question, answer in zip(questions, answers, strict=True)
+    ]
+
+
 async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
-    made: list[Draft | Drop] = []
-    for number, path in enumerate(await leaves(ask, inputs, source.data)):
-        asked = await ask(
-            f"ask{number}",
-            [
-                system("You write questions a learner would ask."),
-                user(
-                    f"Topic: {' > '.join(path)}\n\nWrite {inputs['questions_per_leaf']} questions about exactly this, "
-                    "as a JSON array of strings."
-                ),
-            ],
-            max_tokens=LIST_TOKENS,
-            constraint=list_of(inputs["questions_per_leaf"]),
-        )
-        questions = string_list(asked.text)[: inputs["questions_per_leaf"]]
-        if not questions:
-            made.append(Drop("no_list", " > ".join(path)))
-        for index, question in enumerate(questions):
-            answer = await ask(f"answer{number}.{index}", [user(question)], max_tokens=ANSWER_TOKENS)
-            if answer.text:
-                made.append(chat_row(("user", question), ("assistant", answer.text), metadata={"topic": path}))
-            else:
-                made.append(Drop("empty_answer", question[:120]))
-    return made
+    paths = await leaves(ask, inputs, source.data)
+    covered = await together(cover(ask, number, path, inputs["questions_per_leaf"]) for number, path in enumerate(paths))
+    return [row for rows in covered for row in rows]
 
 
 TEMPLATE = Template(

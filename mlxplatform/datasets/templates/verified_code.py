@@ -8,10 +8,21 @@ from collections.abc import Iterator
 from mlxplatform.datasets import sandbox
 from mlxplatform.datasets.templates.base import Ask, Draft, Drop, Field, Inputs, Source, Template, chat_row, lines, system, user
 from mlxplatform.datasets.templates.parsing import fenced_code
+from mlxplatform.inference.contract import Message
 
 TOKENS, TEMPERATURE, MIN_CHARS = 1200, 0.2, 10
 #: Characters of an error that are kept.
 ERROR_CHARS = 400
+ASKED = "Write the function and three assert statements that test it, in one fenced code block."
+#: Small models follow a pattern better than a description.
+EXAMPLE = """```python
+def double(n):
+    return 2 * n
+
+assert double(0) == 0
+assert double(3) == 6
+assert double(-5) == -10
+```"""
 
 
 def sources(inputs: Inputs) -> Iterator[Source | Drop]:
@@ -20,12 +31,27 @@ def sources(inputs: Inputs) -> Iterator[Source | Drop]:
 
 
 def asserts_something(code: str) -> bool:
-    """Whether running it can show anything: code without an assertion passes whatever it does. Broken code may run."""
+    """Whether running it can show anything: assertions that are run, and calls of what they test. Broken code may run.
+
+    An assertion inside a function that nothing calls passes whatever the function does.
+    """
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return True
-    return any(isinstance(node, ast.Assert) for node in ast.walk(tree))
+    run = list(_run_at_once(tree))
+    called = {node.func.id for node in run if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in called]
+    run += [inner for function in functions for inner in ast.walk(function)]
+    return all(any(isinstance(node, kind) for node in run) for kind in (ast.Assert, ast.Call))
+
+
+def _run_at_once(node: ast.AST) -> Iterator[ast.AST]:
+    """Everything below that runs when the code is run, so nothing in functions and classes."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            yield child
+            yield from _run_at_once(child)
 
 
 async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
@@ -34,7 +60,9 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
         "code",
         [
             system(f"You write correct, self-contained {language}."),
-            user(f"{source.data}\n\nWrite the function and three assert statements that test it, in one fenced code block."),
+            user(f"Write a function double(n) that returns twice n.\n\n{ASKED}"),
+            Message("assistant", EXAMPLE),
+            user(f"{source.data}\n\n{ASKED}"),
         ],
         max_tokens=TOKENS,
         temperature=TEMPERATURE,
