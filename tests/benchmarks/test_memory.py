@@ -36,7 +36,7 @@ READS = 100
 #: Numbers of one section's vector, as the starter embedding model makes it.
 DIMENSIONS = 384
 #: Passages of one measured stage, and of the one that warms up.
-PASSAGES, WARMING = 8, 2
+PASSAGES, WARMING = 6, 2
 #: Seconds between two looks: more often, and looking slows down what is measured.
 LOOK_S = 0.5
 #: Bars: seconds to read all conversations, milliseconds for the slowest of twenty searches, share of the batch's speed.
