@@ -34,13 +34,13 @@ def keep(job_id: str, project: str, figures: dict[str, Any]) -> QualityReport:
     return report
 
 
-def kept(job_id: str) -> dict[str, Any]:
+def kept(job_id: str, project: str) -> dict[str, Any]:
     """The figures of a model that an earlier attempt published, from its own directory."""
     model = next((m for m in local_models.scan(settings.HOME) if m.provenance.get("job") == job_id), None)
     if model is None:
         raise JobFailed("model_not_found", "The published model is not there any more.")
     figures: dict[str, Any] = json.loads((model.path / FILE).read_text())
-    keep(job_id, "default", figures)
+    keep(job_id, project, figures)
     return {**figures, "url": f"/api/quantize/reports/{job_id}"}
 
 

@@ -19,7 +19,7 @@ from mlxplatform.broker.lease import look
 from mlxplatform.jobs import service
 from mlxplatform.jobs.pulse import Pulse
 from mlxplatform.library import local_models
-from mlxplatform.training import quantization
+from mlxplatform.training import quantization, reports
 from mlxplatform.training.models import QualityReport
 from tests.fixtures import tiny_model
 from tests.fixtures.trainer_jobs import logs, payloads, run_to_end, stages, start, trainer_worker, wait_until
@@ -66,6 +66,10 @@ def test_an_eight_bit_model_is_published_with_a_report(worker: Pulse) -> None:
     assert stages(job) == ["reference", "quantize", "write", "check", "publish"]
     assert str(settings.HOME) not in json.dumps(job.result)
     assert look(sync_client(), settings.ENV.host_id)["holders"] == []
+    # A worker that died after publishing: the next attempt finds the report in the model's directory, for the job's project.
+    report.delete()
+    assert reports.kept(job.id, "theirs")["model"] == "tiny-8bit"
+    assert QualityReport.objects.get(pk=job.id).project == "theirs"
 
 
 def test_fewer_bits_are_smaller_and_differ_more(worker: Pulse) -> None:

@@ -31,7 +31,7 @@ def quantize(ctx: JobContext) -> dict[str, Any]:
     models = paths.models_dir(settings.HOME)
     with RefusalsExplained():
         if _was_published(models, order["output"], ctx.job_id):
-            return reports.kept(ctx.job_id)
+            return reports.kept(ctx.job_id, ctx.project)
         with transaction.atomic():
             names.check(order["output"], "output")
             names.reserve(order["output"], ctx.job_id, "output")
