@@ -71,8 +71,23 @@ class ToolCall(msgspec.Struct, frozen=True, tag="call", array_like=True):
     arguments: str
 
 
+class Image(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A picture in a turn, before the character ``at`` of its content.
+
+    ``source`` is how the client gave it (a URL, a data URL, or bare base64), and empty below the web process: the picture itself
+    then travels beside the request. ``param`` is what a refusal calls it.
+    """
+
+    at: int = 0
+    source: str = ""
+    param: str = ""
+
+
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One turn. ``content`` is text (parts already joined) or None; ``role`` is system, user, assistant or tool."""
+    """One turn. ``content`` is text (parts already joined) or None; ``role`` is system, user, assistant or tool.
+
+    ``images`` are in the order of their places in the content.
+    """
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
@@ -80,6 +95,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     reasoning: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
+    images: list[Image] | None = None
 
 
 class Tool(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -115,6 +131,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     ``logprobs`` None is off, 0 the chosen token only, k > 0 the k best as well.
     ``frames`` is the pub/sub channel of the web process that waits, "" when nobody does.
     ``trace`` is the W3C traceparent of the HTTP request, "" when no traces are made.
+    ``pictures`` names where the messages' images lie in the broker, in their order; "" when there are none.
     """
 
     id: str
@@ -145,6 +162,12 @@ class InferenceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     key_id: str = ""
     trace: str = ""
     audio: Audio | None = None
+    pictures: str = ""
+
+    @property
+    def images(self) -> list[Image]:
+        """The pictures of all messages, in order."""
+        return [image for message in self.messages for image in message.images or ()]
 
     @property
     def outlives(self) -> bool:

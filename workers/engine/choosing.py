@@ -59,6 +59,8 @@ class RowChooser:
             processors=processors(sampling, vocab_size=self.vocab_size),
             history=(order.prompt + emitted)[:-1],
             logprobs=order.logprobs,
+            pictures=order.pictures,
+            prompt=len(order.prompt),
         )
         if order.adapter is not None:
             if self._adapters is None:

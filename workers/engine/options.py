@@ -28,6 +28,7 @@ class Options:
     draft: str
     kv_bits: int
     draft_tokens: int
+    vision: bool
 
 
 def parse(argv: list[str]) -> Options:
@@ -49,4 +50,5 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--draft", default="", help="how to guess ahead: empty, ngram, or the folder of a smaller model")
     parser.add_argument("--kv-bits", type=int, default=0, choices=(0, 4, 8), help="0: as the model computes them")
     parser.add_argument("--draft-tokens", type=int, default=4)
+    parser.add_argument("--vision", type=int, default=0, choices=(0, 1), help="1: load the model with its eyes")
     return Options(**vars(parser.parse_args(argv)))

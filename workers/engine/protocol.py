@@ -35,7 +35,8 @@ class Start(msgspec.Struct, frozen=True, tag="start", array_like=True):
     ``boundary`` is how many leading prompt ids stay the same in the next turn of the conversation; the
     prefix cache keeps a copy there. ``grammar`` is set when the answer must follow one.
     ``logprobs`` is as in the request. ``eos`` are the
-    ids that end the sequence; ``protected`` are further ids that XTC never excludes.
+    ids that end the sequence; ``protected`` are further ids that XTC never excludes. ``pictures`` are the arrays that
+    the prompt's picture tokens stand for (safetensors), empty for a prompt of words.
     """
 
     seq: int
@@ -50,6 +51,7 @@ class Start(msgspec.Struct, frozen=True, tag="start", array_like=True):
     boundary: int | None = None
     adapter: str | None = None
     protected: list[int] = []
+    pictures: bytes = b""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel", array_like=True):

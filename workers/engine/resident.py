@@ -114,6 +114,8 @@ class Resident:
         platform.set_limits(options.budget or platform.memory_budget())
         if config.get("model_type") in FAMILIES:
             return cls._encoder(options, machine, config)
+        if options.vision:
+            return cls._seeing(options, machine)
         return cls._decoder(options, machine, load(options.model_dir, options.dtype, machine.device))
 
     @classmethod
@@ -175,6 +177,28 @@ class Resident:
         facts = _facts(machine, loaded.dtype, weights, per_token)
         facts |= {"kv_tokens": shares.kv_tokens, "speculation": speculation, "kv_bits": options.kv_bits, "slots": limits.slots}
         return cls(core, side, facts, options.prefix_mb)
+
+    @classmethod
+    def _seeing(cls, options: Options, machine: platform.Platform) -> Resident:
+        from workers.engine import vision
+        from workers.engine.choosing import RowChooser
+        from workers.engine.core import Core, Limits
+        from workers.engine.schedule import CHUNK_CAP
+        from workers.engine.side import Side
+
+        if options.kv_bits:
+            raise CannotServe("A model that sees cannot run with a quantized KV cache. Set MLXPLATFORM_KV_BITS to 0.")
+        loaded = vision.load(options.model_dir, options.dtype, machine.device)
+        per_token = kv_bytes_per_token(loaded)
+        shares = Shares.of(options.budget or platform.memory_budget(), loaded.weight_bytes, per_token, 0)
+        limits = Limits(1, options.prefill_ms / 1000, 0, options.context, shares.kv_tokens)
+        chooser = RowChooser(vocabulary_size(loaded.config), options.model_dir)
+        make_batch = partial(vision.SeeingSolo, loaded.model, chooser, prefill_tokens=CHUNK_CAP)
+        core = Core(loaded.model, chooser, limits, make_batch=make_batch)
+        side = Side(loaded.model, None, None, lambda: not core.idle)
+        facts = _facts(machine, loaded.dtype, loaded.weight_bytes, per_token)
+        facts |= {"kv_tokens": shares.kv_tokens, "speculation": "off", "kv_bits": 0, "slots": 1, "vision": True}
+        return cls(core, side, facts)
 
     def set_budget(self, budget: int) -> dict[str, Any]:
         """Share out another number of bytes, since models beside this one came or went; answers the facts it changed.

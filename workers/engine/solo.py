@@ -42,7 +42,7 @@ def group_size(head_sizes: Sequence[int]) -> int | None:
 
 
 @dataclass
-class _Prompted:
+class Prompted:
     uid: int
     progress: tuple[int, int]
     end_of_segment: bool
@@ -60,7 +60,7 @@ class _Generated:
 
 
 @dataclass
-class _Alone:
+class Alone:
     uid: int
     row: Row
     #: Prompt tokens not fed yet, by segment; the last token of all is fed by the first decode step.
@@ -81,7 +81,7 @@ class Solo:
     def __init__(self, model: Any, chooser: Chooser, make_cache: Callable[[], list[Any]], *, prefill_tokens: int):
         self._model, self._chooser, self._make_cache = model, chooser, make_cache
         self._prefill_tokens = prefill_tokens
-        self._running: _Alone | None = None
+        self._running: Alone | None = None
         self._numbers = 0
         self._prompt_tokens, self._prompt_seconds = 0, 0.0
 
@@ -100,13 +100,13 @@ class Solo:
         self._numbers += 1
         cache = _own(caches[0]) if caches is not None else self._make_cache()
         parts = [list(segment) for segment in segments[0] if segment]
-        self._running = _Alone(
+        self._running = Alone(
             self._numbers, samplers[0], parts, sum(map(len, parts)), list(all_tokens[0]), cache, max_tokens[0],
             stop_sequences[0].matcher(),
         )  # fmt: skip
         return [self._numbers]
 
-    def next(self) -> tuple[list[_Prompted], list[_Generated]]:
+    def next(self) -> tuple[list[Prompted], list[_Generated]]:
         run = self._running
         if run is None:
             return [], []
@@ -114,14 +114,19 @@ class Solo:
             return [self._prefill(run)], []
         return [], [self._decode(run)]
 
-    def _prefill(self, run: _Alone) -> _Prompted:
+    def _logits(self, run: Alone, tokens: list[int]) -> mx.array:
+        """Feed the tokens that follow what the cache holds."""
+        logits: mx.array = self._model(mx.array([tokens]), cache=run.cache)
+        return logits
+
+    def _prefill(self, run: Alone) -> Prompted:
         began = time.perf_counter()
         segment = run.segments[0]
         last = len(run.segments) == 1
         chunk = segment[: min(self._prefill_tokens, len(segment) - 1 if last else len(segment))]
         if chunk:
             self._chooser.select([run.row])
-            self._model(mx.array([chunk]), cache=run.cache)
+            self._logits(run, chunk)
             mx.eval([layer.state for layer in run.cache])
             run.tokens += chunk
             run.segments[0] = segment = segment[len(chunk) :]
@@ -131,28 +136,28 @@ class Solo:
         if ended:
             run.segments.pop(0)
         elif last and len(segment) == 1:
-            self._feed(run, segment[0])
+            self._feed(run, segment)
             run.segments.clear()
         done = run.total - sum(map(len, run.segments))
-        return _Prompted(run.uid, (done, run.total), ended, not run.segments)
+        return Prompted(run.uid, (done, run.total), ended, not run.segments)
 
-    def _feed(self, run: _Alone, token: int) -> None:
-        """Feed one token and choose the next."""
+    def _feed(self, run: Alone, tokens: list[int]) -> None:
+        """Feed tokens, in general one, and choose the next."""
         self._chooser.select([run.row])
-        logits = self._model(mx.array([[token]]), cache=run.cache)[:, -1, :]
-        chosen, (details,) = self._chooser([run.row], mx.array([token], dtype=mx.uint32), logits)
-        run.tokens.append(token)
-        run.row.history.append(token)
+        logits = self._logits(run, tokens)[:, -1, :]
+        chosen, (details,) = self._chooser([run.row], mx.array(tokens[-1:], dtype=mx.uint32), logits)
+        run.tokens += tokens
+        run.row.history.append(tokens[-1])
         run.newest, run.details = chosen, details
         mx.async_eval(chosen, [details] if details is not None else [])
 
-    def _decode(self, run: _Alone) -> _Generated:
+    def _decode(self, run: Alone) -> _Generated:
         token, details = run.newest.item(), run.details
         run.left -= 1
         reason = "length" if run.left <= 0 else None
         if run.matcher.advance(token):
             reason = "stop"
-        self._feed(run, token)
+        self._feed(run, [token])
         if reason is None:
             return _Generated(run.uid, token, details, None, None, None)
         self._running = None

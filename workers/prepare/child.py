@@ -12,7 +12,8 @@ import resource
 import signal
 import sys
 import threading
-from typing import BinaryIO
+from collections.abc import Callable
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -39,9 +40,9 @@ def write_message(stream: BinaryIO, body: bytes) -> None:
     stream.flush()
 
 
-def _limit_memory() -> None:
+def _limit_memory(space: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    allowed = limits.ADDRESS_SPACE if hard == resource.RLIM_INFINITY else min(limits.ADDRESS_SPACE, hard)
+    allowed = space if hard == resource.RLIM_INFINITY else min(space, hard)
     try:
         resource.setrlimit(resource.RLIMIT_AS, (allowed, hard))
     except (OSError, ValueError):
@@ -57,6 +58,7 @@ def _read_calls(source: BinaryIO, inbox: queue.SimpleQueue[bytes]) -> None:
 
 
 def answer(preparation: Preparation, call: Call) -> Reply:
+    """What a call comes to."""
     try:
         if call.op == "count":
             return Reply(count=preparation.count(call.request, call.model_dir))
@@ -67,28 +69,29 @@ def answer(preparation: Preparation, call: Call) -> Reply:
         return Reply(refusal=Refusal(400, "prompt_too_large", "The prompt needs more memory to read than allowed.").failed())
 
 
-def main() -> None:
+def serve(make: Callable[[], Preparation], answering: Callable[[Any, Call], Reply] = answer, *, space: int = 0) -> None:
+    """Read calls and write replies until the input ends. ``space`` in bytes of address space, 0: the ordinary bound."""
     source = os.fdopen(os.dup(0), "rb")
     sink = os.fdopen(os.dup(1), "wb")
     # Whatever a library prints must not end up between two messages.
     os.dup2(2, 1)
     # Ctrl-C reaches the whole terminal; this process ends when its parent lets go of it, and not before.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _limit_memory()
+    _limit_memory(space or limits.ADDRESS_SPACE)
     # One core's worth: this process must not take the engine's.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_calls, args=(source, inbox), daemon=True).start()
-    preparation = Preparation()
+    preparation = make()
     decoder = msgspec.msgpack.Decoder(Call)
     encoder = msgspec.msgpack.Encoder()
     while True:
-        reply = answer(preparation, decoder.decode(inbox.get()))
+        reply = answering(preparation, decoder.decode(inbox.get()))
         write_message(sink, encoder.encode(reply))
 
 
 if __name__ == "__main__":
     try:
-        main()
+        serve(Preparation)
     except BrokenPipeError:
         sys.exit(0)

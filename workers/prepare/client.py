@@ -53,10 +53,10 @@ def _wait(descriptor: int, event: int, deadline: float) -> None:
 class _Child:
     """One process and its two pipes."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str) -> None:
         path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "workers.prepare.child"],
+            [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"},
@@ -112,7 +112,9 @@ class _Child:
 class Preparer:
     """Turns requests into :class:`Prepared` values in killable processes."""
 
-    def __init__(self, *, children: int = CHILDREN, seconds: float = limits.CALL_SECONDS):
+    def __init__(self, *, children: int = CHILDREN, seconds: float = limits.CALL_SECONDS, module: str = "workers.prepare.child"):
+        """``module`` is what a child runs."""
+        self._module = module
         self._limit = children
         self._seconds = seconds
         self._idle: deque[_Child] = deque()
@@ -125,7 +127,7 @@ class Preparer:
         with self._changed:
             if self._running == 0 and not self._closed:
                 self._running += 1
-                self._idle.append(_Child())
+                self._idle.append(_Child(self._module))
 
     def close(self) -> None:
         """End every child. Calls in progress and later ones are refused."""
@@ -136,19 +138,21 @@ class Preparer:
                 self._running -= 1
             self._changed.notify_all()
 
-    def prepare(self, request: InferenceRequest, model_dir: str | Path, context: int = 0) -> Prepared:
+    def prepare(
+        self, request: InferenceRequest, model_dir: str | Path, context: int = 0, pictures: list[bytes] | None = None
+    ) -> Prepared:
         """Prepare one request; ``context`` above 0 caps the model's window.
 
         Raises:
             Refusal: the request cannot run; 400 with a reason, 502 for a broken model directory, 503 when closing.
         """
-        reply = self._call(Call("prepare", request, str(model_dir), context))
+        reply = self._call(Call("prepare", request, str(model_dir), context, pictures or []))
         assert reply.prepared is not None
         return reply.prepared
 
-    def count(self, request: InferenceRequest, model_dir: str | Path) -> int:
+    def count(self, request: InferenceRequest, model_dir: str | Path, pictures: list[bytes] | None = None) -> int:
         """Prompt tokens of a request, without loading any weights."""
-        reply = self._call(Call("count", request, str(model_dir)))
+        reply = self._call(Call("count", request, str(model_dir), pictures=pictures or []))
         assert reply.count is not None
         return reply.count
 
@@ -203,7 +207,7 @@ class Preparer:
                     break
                 self._changed.wait()
         try:
-            return _Child()
+            return _Child(self._module)
         except OSError as error:
             with self._changed:
                 self._running -= 1

@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 from mlxplatform.inference.contract import Message, ToolCall
+from workers.prepare.parts import joined, seen_content
 
 _INTRODUCTION = (
     "You can call functions to help with the user's request. Each line between <tools> and </tools> describes one of them:\n"
@@ -40,20 +41,20 @@ def turns(messages: list[Message], schemas: list[dict[str, Any]]) -> list[dict[s
         pending = ""
     answering = False
     for message in messages:
-        content = message.content or ""
+        content = seen_content(message)
         if message.role == "tool":
-            answer = f"<tool_response>\n{content}\n</tool_response>"
+            answer = joined(joined("<tool_response>\n", content, ""), "\n</tool_response>", "")
             if answering:
-                out[-1]["content"] += "\n" + answer
+                out[-1]["content"] = joined(out[-1]["content"], answer, "\n")
             else:
                 out.append({"role": "user", "content": answer})
             answering = True
             continue
         answering = False
         if message.role == "system" and pending:
-            content, pending = f"{content}\n\n{pending}", ""
-        calls = [written_call(call) for call in message.tool_calls or []]
-        turn: dict[str, Any] = {"role": message.role, "content": "\n".join([*([content] if content else []), *calls])}
+            content, pending = joined(content, pending), ""
+        calls = "\n".join(written_call(call) for call in message.tool_calls or [])
+        turn: dict[str, Any] = {"role": message.role, "content": joined(content, calls, "\n")}
         if message.reasoning:
             turn["reasoning_content"] = message.reasoning
         out.append(turn)

@@ -16,6 +16,7 @@ from typing import Any
 
 from mlxplatform.inference.contract import Message, Refusal, Tool, ToolCall
 from workers.prepare import hermes
+from workers.prepare.parts import joined, seen_content
 from workers.prepare.template import render
 
 Turn = dict[str, Any]
@@ -120,7 +121,7 @@ def turns(messages: list[Message], can: Abilities) -> list[Turn]:
     for message in messages:
         # '' for null elsewhere: templates concatenate content, and "None" must never reach a model.
         null = message.content is None and bool(message.tool_calls) and can.null_content
-        turn: Turn = {"role": message.role, "content": None if null else message.content or ""}
+        turn: Turn = {"role": message.role, "content": None if null else seen_content(message)}
         if message.name:
             turn["name"] = message.name
         if message.role == "tool":
@@ -209,7 +210,7 @@ def merged(conversation_turns: list[Turn]) -> list[Turn]:
     for turn in conversation_turns:
         last = out[-1] if out else None
         if last and last["role"] == turn["role"] in ("user", "system") and not turn.get("tool_calls"):
-            out[-1] = {**last, "content": f"{last['content']}\n\n{turn['content']}"}
+            out[-1] = {**last, "content": joined(last["content"], turn["content"])}
         elif last and last["role"] == turn["role"] == "assistant" and not (last.get("tool_calls") or turn.get("tool_calls")):
             out[-1] = {**last, "content": "\n\n".join(text for text in (last["content"], turn["content"]) if text)}
         else:
@@ -225,6 +226,6 @@ def without_system(conversation_turns: list[Turn]) -> list[Turn]:
     rest = [turn for turn in conversation_turns if turn["role"] != "system"]
     for index, turn in enumerate(rest):
         if turn["role"] == "user":
-            rest[index] = {**turn, "content": "\n\n".join([*system, turn["content"]])}
+            rest[index] = {**turn, "content": joined("\n\n".join(system), turn["content"])}
             return rest
     return [{"role": "user", "content": "\n\n".join(system)}, *rest]

@@ -39,7 +39,7 @@ _DUMMY_REPLY = "."
 
 
 @dataclass
-class _Loaded:
+class Loaded:
     model: TextModel
     encoder: PromptEncoder
     #: Signature of the template's files when loaded: a changed model directory is read anew.
@@ -90,7 +90,7 @@ class Preparation:
     """Prepares requests for the models it is pointed at."""
 
     def __init__(self) -> None:
-        self._models: OrderedDict[str, _Loaded] = OrderedDict()
+        self._models: OrderedDict[str, Loaded] = OrderedDict()
 
     def prepare(self, request: InferenceRequest, model_dir: str, context: int = 0) -> Prepared:
         loaded = self._loaded(model_dir)
@@ -102,6 +102,7 @@ class Preparation:
             return self._embedding(request, loaded, window)
         boundary = None
         rendered = None
+        pictures = b""
         if request.kind == "completion":
             if isinstance(request.prompt, str):
                 self._refuse_hopeless(request.prompt, window, loaded)
@@ -109,11 +110,11 @@ class Preparation:
         else:
             rendered = self._render(request, loaded)
             self._refuse_hopeless(rendered.text, window, loaded)
-            ids = loaded.encoder.encode_rendered(rendered.text)
+            ids, pictures = self._seen_ids(loaded, rendered.text)
         room = resolve.room(len(ids), window, request.max_tokens)
         if not ids:
             raise Refusal(400, "empty_prompt", "The prompt is empty.", param="messages" if rendered else "prompt")
-        if rendered:
+        if rendered and not request.images:
             boundary = self._boundary(request, loaded, rendered, ids)
         spec = self._text_spec(request, loaded, rendered)
         if spec.grammar:
@@ -128,6 +129,7 @@ class Preparation:
             max_tokens=room,
             sampling=resolve.sampling(request, model.generation_config),
             labels=[loaded.encoder.encode_plain(label) for label in request.labels or []],
+            pictures=pictures,
         )
 
     def count(self, request: InferenceRequest, model_dir: str) -> int:
@@ -138,20 +140,24 @@ class Preparation:
         if request.kind == "completion":
             return len(self._completion_ids(request, loaded))
         request = resolve.with_model_default(request, loaded.tool_format)
-        return len(loaded.encoder.encode_rendered(self._render(request, loaded).text))
+        return len(self._seen_ids(loaded, self._render(request, loaded).text)[0])
 
-    def _loaded(self, model_dir: str) -> _Loaded:
+    def _seen_ids(self, loaded: Loaded, text: str) -> tuple[list[int], bytes]:
+        """Tokens of a rendered prompt, and what the picture tokens among them stand for. Here: words only."""
+        return loaded.encoder.encode_rendered(text), b""
+
+    def _loaded(self, model_dir: str) -> Loaded:
         stamp = _stamp(Path(model_dir))
         known = self._models.get(model_dir)
         if known is None or known.stamp != stamp:
             model = load(Path(model_dir))
-            known = self._models[model_dir] = _Loaded(model, PromptEncoder(model), stamp)
+            known = self._models[model_dir] = Loaded(model, PromptEncoder(model), stamp)
         self._models.move_to_end(model_dir)
         while len(self._models) > LOADED_MODELS:
             self._models.popitem(last=False)
         return known
 
-    def _completion_ids(self, request: InferenceRequest, loaded: _Loaded) -> list[int]:
+    def _completion_ids(self, request: InferenceRequest, loaded: Loaded) -> list[int]:
         prompt = request.prompt
         if isinstance(prompt, list):
             for token in prompt:
@@ -163,7 +169,7 @@ class Preparation:
         return loaded.encoder.encode_raw(prompt or "")
 
     @staticmethod
-    def _refuse_hopeless(text: str, window: int, loaded: _Loaded) -> None:
+    def _refuse_hopeless(text: str, window: int, loaded: Loaded) -> None:
         """Refuse a text whose beginning alone overfills the window, without encoding all of it."""
         if len(text) <= window * limits.HOPELESS_RATIO:
             return
@@ -173,13 +179,13 @@ class Preparation:
         if tokens > 2 * window:
             raise resolve.too_long(tokens * len(text) // len(beginning), window, estimated=True)
 
-    def _input_ids(self, request: InferenceRequest, loaded: _Loaded) -> list[list[int]]:
+    def _input_ids(self, request: InferenceRequest, loaded: Loaded) -> list[list[int]]:
         instructed = QUERY.format(request.instruction) if request.instruction else ""
         return [
             loaded.encoder.encode_raw(instructed + item) if isinstance(item, str) else list(item) for item in request.inputs or []
         ]
 
-    def _embedding(self, request: InferenceRequest, loaded: _Loaded, window: int) -> Prepared:
+    def _embedding(self, request: InferenceRequest, loaded: Loaded, window: int) -> Prepared:
         inputs = self._input_ids(request, loaded)
         for index, ids in enumerate(inputs):
             if len(ids) > window:
@@ -193,7 +199,7 @@ class Preparation:
             prompt_ids=[], text=TextSpec(), stop_ids=[], context=window, vocab_size=loaded.model.vocab_size, inputs=inputs
         )
 
-    def _render(self, request: InferenceRequest, loaded: _Loaded) -> _Rendered:
+    def _render(self, request: InferenceRequest, loaded: Loaded) -> _Rendered:
         model, encoder = loaded.model, loaded.encoder
         offered = [] if request.tool_choice == "none" else request.tools
         source = model.templates.get("tool_use", "") if offered else ""
@@ -245,7 +251,7 @@ class Preparation:
         assert first is not None
         raise first
 
-    def _boundary(self, request: InferenceRequest, loaded: _Loaded, rendered: _Rendered, ids: list[int]) -> int | None:
+    def _boundary(self, request: InferenceRequest, loaded: Loaded, rendered: _Rendered, ids: list[int]) -> int | None:
         """Length of the prefix that the conversation's next turn will share with this prompt.
 
         Found by rendering the conversation with a dummy reply and a next turn; how many tokens the primer takes is
@@ -265,7 +271,7 @@ class Preparation:
         return len(ids) - primer if primer is not None and primer < len(ids) else None
 
     @staticmethod
-    def _primer(loaded: _Loaded, rendered: _Rendered, ids: list[int]) -> int | None:
+    def _primer(loaded: Loaded, rendered: _Rendered, ids: list[int]) -> int | None:
         # The user's next turn belongs to it: templates drop reasoning, and its marks, from all turns but the last.
         after = [{"role": "assistant", "content": _DUMMY_REPLY}, {"role": "user", "content": _DUMMY_REPLY}]
         try:
@@ -284,7 +290,7 @@ class Preparation:
         return primer if 0 <= primer <= LONGEST_PRIMER else None
 
     @staticmethod
-    def _try_grammar(compiled: str, request: InferenceRequest, loaded: _Loaded) -> None:
+    def _try_grammar(compiled: str, request: InferenceRequest, loaded: Loaded) -> None:
         if loaded.grammar_tokenizer is None:
             model = loaded.model
             loaded.grammar_tokenizer = LLTokenizer(
@@ -295,7 +301,7 @@ class Preparation:
         grammar.try_out(compiled, grammar.constraint_kind(request), loaded.grammar_tokenizer)
 
     @staticmethod
-    def _text_spec(request: InferenceRequest, loaded: _Loaded, rendered: _Rendered | None) -> TextSpec:
+    def _text_spec(request: InferenceRequest, loaded: Loaded, rendered: _Rendered | None) -> TextSpec:
         model = loaded.model
         if rendered is None:
             return TextSpec(

@@ -52,7 +52,8 @@ class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
     ``boundary`` is the number of prompt tokens that the next turn of the same conversation will share, None
     when unknown. ``context`` is the window in tokens, ``max_tokens`` already fits the room left in it.
     ``sampling`` has every field that matters filled from the request, the model's own defaults, then ours.
-    ``inputs`` (embedding) and ``labels`` (score) are token ids per text.
+    ``inputs`` (embedding) and ``labels`` (score) are token ids per text. ``pictures`` are the arrays of the prompt's
+    images as the model's own processor makes them (safetensors).
     """
 
     prompt_ids: list[int]
@@ -65,15 +66,17 @@ class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
     sampling: Sampling = Sampling()
     inputs: list[list[int]] = []
     labels: list[list[int]] = []
+    pictures: bytes = b""
 
 
 class Call(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One call into the child. ``context`` caps the model's window when above 0."""
+    """One call into the child. ``context`` caps the model's window when above 0. ``pictures`` are image files."""
 
     op: Literal["prepare", "count"]
     request: InferenceRequest
     model_dir: str
     context: int = 0
+    pictures: list[bytes] = []
 
 
 class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
