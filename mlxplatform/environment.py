@@ -156,6 +156,14 @@ SETTINGS: tuple[Setting, ...] = (
         _one_of("0", "4", "8"),
         "Bits of the KV cache; 0: as computed. Quantized, a model answers one request at a time; 501 where it cannot.",
     ),
+    Setting(
+        "VISION",
+        "auto",
+        _one_of("auto", "off"),
+        "auto: a model with eyes is loaded with them where that is installed (make vision), and answers one request at a time. "
+        "off: for its words only.",
+    ),
+    Setting("PRIVATE_IMAGES", "0", _flag, "Pictures may be fetched from addresses inside one's own network."),
     Setting("DRAFT_TOKENS", "4", _positive, "Tokens guessed at once."),
     Setting("PREFIX_CACHE_MB", "1024", _natural, "Prompt caches kept for reuse, MiB; 0: off."),
     Setting(

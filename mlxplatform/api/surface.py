@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mlxplatform.api import adapters
 from mlxplatform.api.anthropic import parse as anthropic
 from mlxplatform.api.audio import parse as audio
-from mlxplatform.api.conversation import MEDIA_PARTS, TEXT_PARTS
+from mlxplatform.api.conversation import MEDIA_PARTS, PICTURES, TEXT_PARTS
 from mlxplatform.api.decisions import parse as decisions
 from mlxplatform.api.fields import Table
 from mlxplatform.api.ollama import parse as ollama
@@ -98,7 +98,8 @@ KINDS: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...] = (
         "Content parts, in every protocol of OpenAI's",
         (
             ("honoured", tuple(sorted(TEXT_PARTS))),
-            ("refused, unless the model has that sense", tuple(sorted(MEDIA_PARTS))),
+            ("honoured by models that see, refused by others", tuple(sorted(PICTURES))),
+            ("refused", tuple(sorted(set(MEDIA_PARTS) - PICTURES))),
         ),
     ),
     (
@@ -110,7 +111,8 @@ KINDS: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...] = (
         (
             ("honoured", ("text", "tool_use", "tool_result", "thinking", "redacted_thinking", "search_result")),
             ("accepted, of which text is used", ("server_tool_use", "mcp_tool_use", "*_tool_result")),
-            ("refused", ("image", "document", *sorted(anthropic.REFUSED_BLOCKS))),
+            ("honoured by models that see, refused by others", ("image",)),
+            ("refused", ("document", *sorted(anthropic.REFUSED_BLOCKS))),
         ),
     ),
 )

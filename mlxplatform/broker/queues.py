@@ -12,6 +12,7 @@ Redis keys owned by the platform (namespace ``mlxp``), besides Dramatiq's under 
 ``mlxp:host:<host>``       string  JSON of the host's live state, expires with its heartbeat
 ``mlxp:events:<request>``  stream  events of a stored or background request, id = event number
 ``mlxp:audio:<request>``   string  the recording of a transcription, until it is picked up
+``mlxp:pictures:<call>``    string  msgpack list[bytes], the image files of a call, until it has ended
 ``mlxp:alive:<request>``   string  a gpu process works on this stored or background request
 ``mlxp:viewer:<request>``  string  somebody watches this stored request, or may come back for it
 ``mlxp:jobs``              pubsub  ids of jobs that have new events ("there is more")
@@ -77,6 +78,10 @@ def events_key(request_id: str) -> str:
 
 def audio_key(request_id: str) -> str:
     return f"{NAMESPACE}:audio:{request_id}"
+
+
+def pictures_key(call_id: str) -> str:
+    return f"{NAMESPACE}:pictures:{call_id}"
 
 
 def alive_key(request_id: str) -> str:

@@ -75,12 +75,13 @@ class Image(msgspec.Struct, frozen=True, omit_defaults=True):
     """A picture in a turn, before the character ``at`` of its content.
 
     ``source`` is how the client gave it (a URL, a data URL, or bare base64), and empty below the web process: the picture itself
-    then travels beside the request. ``param`` is what a refusal calls it.
+    then travels beside the request, as its file of that ``number``. ``param`` is what a refusal calls it.
     """
 
     at: int = 0
     source: str = ""
     param: str = ""
+    number: int = 0
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):

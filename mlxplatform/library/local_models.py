@@ -34,6 +34,9 @@ _TRANSCRIPTION_TYPES = {"whisper"}
 _ARCHITECTURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 #: Largest group or width, longest window in tokens, and largest size of anything else believed in a config.
 _MAX_GROUP, _MAX_CONTEXT, _MAX_SIZE = 4096, 1_000_000_000, 100_000_000
+#: Weights that only a model which sees has, and the files of its picture processor.
+_EYES = re.compile(r"(^|\.)(vision|visual|vit|image)")
+_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64"}
 
 
@@ -42,6 +45,7 @@ class LocalModel:
     """One model directory. ``bytes`` counts its weight files; ``parameters`` counts weights, unpacked.
 
     ``quantization`` is what config.json says (bits, group_size, mode, per-layer entries) or None.
+    ``vision``: it has eyes beside its words, and what a processor must know to use them.
     ``revision`` changes when config, tokenizer, template or weights change. ``source`` is home, hub or lmstudio.
     ``obstacle`` says why it cannot be used as it lies there; empty when its files promise that it can.
     """
@@ -62,6 +66,7 @@ class LocalModel:
     obstacle: str = ""
     config: dict[str, Any] = field(default_factory=dict, repr=False)
     provenance: dict[str, Any] = field(default_factory=dict, repr=False)
+    vision: bool = False
 
     def stated(self, name: str) -> int:
         """A size config.json states, such as hidden_size; 0 when it states none that could be true."""
@@ -158,7 +163,7 @@ def read(model_id: str, folder: Path, source: Source = "home") -> LocalModel:
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         if (folder / name).is_file():
             digest.update(name.encode() + hashlib.sha256((folder / name).read_bytes()).digest())
-    parameters, size = 0, 0
+    parameters, size, eyes = 0, 0, False
     dtypes: dict[str, int] = {}
     for file in weights:
         try:
@@ -168,6 +173,7 @@ def read(model_id: str, folder: Path, source: Source = "home") -> LocalModel:
         size += header.bytes
         digest.update(header.raw + weight_files.samples(file))
         parameters += _count(header, quantization, dtypes)
+        eyes = eyes or any(_EYES.search(name) for name in header.tensors)
     kind = _kind(config, folder)
     template = _chat_template(folder) if kind == "chat" else None
     return LocalModel(
@@ -187,7 +193,14 @@ def read(model_id: str, folder: Path, source: Source = "home") -> LocalModel:
         obstacle="" if kind == "transcription" or (folder / "tokenizer.json").is_file() else "it has no tokenizer.json",
         config=config,
         provenance=weight_files.json_object(folder / PROVENANCE) or {},
+        vision=kind == "chat" and eyes and _is_told_to_look(config, folder),
     )
+
+
+def _is_told_to_look(config: dict[str, Any], folder: Path) -> bool:
+    """Conversions for text often keep the configuration of eyes they have dropped, or the other way round."""
+    described = isinstance(config.get("vision_config"), dict)
+    return described and any((folder / name).is_file() for name in _PROCESSORS)
 
 
 def _home_folders(root: Path) -> Iterator[tuple[str, Path]]:
@@ -328,7 +341,8 @@ def _chat_template(folder: Path) -> str | None:
     file = folder / "chat_template.jinja"
     if file.is_file():
         return file.read_text(encoding="utf-8", errors="replace")
-    template = (weight_files.json_object(folder / "tokenizer_config.json") or {}).get("chat_template")
+    template = (weight_files.json_object(folder / "chat_template.json") or {}).get("chat_template")
+    template = template or (weight_files.json_object(folder / "tokenizer_config.json") or {}).get("chat_template")
     if isinstance(template, list):  # several named ones: the default is what a plain chat uses
         named = {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default") or next(iter(named.values()), None)

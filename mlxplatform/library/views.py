@@ -54,7 +54,7 @@ def model_json(model: LocalModel, machine: Machine, serving: set[str], chosen: C
         "quantization": {name: quantization[name] for name in ("bits", "group_size", "mode") if name in quantization} or None,
         "dtype": model.dtype,
         "context": model.context,
-        "vision": False,
+        "vision": model.vision,
         "supported": model.kind != "transcription" and not model.obstacle,
         "reason": model.obstacle or None,
         "serving": model.id in serving,

@@ -54,10 +54,15 @@ def web(home_template: Path, tmp_path: Path, broker: object, broker_server: str)
 
 
 def cpu_seconds(pid: int) -> float:
-    import psutil
-
-    times = psutil.Process(pid).cpu_times()
-    return float(times.user + times.system)
+    """CPU time of a process, its threads included; to 10 ms, as both systems count it."""
+    stat = Path(f"/proc/{pid}/stat")
+    if stat.exists():
+        # Behind the name in parentheses, which may hold anything, user and system time are the 12th and 13th.
+        fields = stat.read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    spent = subprocess.run(["ps", "-o", "cputime=", "-p", str(pid)], check=True, capture_output=True, text=True).stdout
+    minutes, _, seconds = spent.strip().rpartition(":")
+    return sum(60 ** (power + 1) * float(part) for power, part in enumerate(reversed(minutes.split(":")))) + float(seconds)
 
 
 async def one_stream(port: int, path: str, number: int, latencies: list[float]) -> int:

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from mlxplatform.api.anthropic.render import MessageFrames
+from mlxplatform.api.ollama import render as ollama
+from mlxplatform.api.ollama.parse import Shape
 from mlxplatform.api.openai.chat.render import ChatFrames, facts_of
 from mlxplatform.api.openai.completions.render import CompletionFrames
 from mlxplatform.api.openai.responses import render as responses
@@ -78,6 +80,8 @@ RENDERERS: dict[str, Callable[[], tuple[Call, Renderer]]] = {
     "chat": lambda: (one := call("chatcmpl-", include_usage=True), ChatFrames(facts_of(one))),
     "completions": lambda: (one := call("cmpl-", include_usage=True, extra=["Once "]), CompletionFrames(one)),
     "anthropic": lambda: (one := call("msg_"), MessageFrames(one, 7)),
+    "ollama": lambda: (one := call("ollama-", extra=Shape(chat=True)), ollama.Lines(one)),
+    "ollama_generate": lambda: (one := call("ollama-", extra=Shape(chat=False)), ollama.Lines(one)),
 }
 
 
@@ -119,6 +123,8 @@ def cases() -> Iterator[tuple[str, str]]:
 @pytest.fixture(autouse=True)
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(responses.time, "time", lambda: 1_700_000_001)
+    monkeypatch.setattr(ollama, "now", lambda: "2023-11-14T22:13:21Z")
+    monkeypatch.setattr(ollama, "elapsed", lambda since: 1_000_000)
 
 
 @pytest.mark.parametrize(("protocol", "scene"), list(cases()))

@@ -171,9 +171,7 @@ def look(model: Any, prompt: list[int], pictures: bytes, cache: list[Any]) -> Si
     found = model.get_input_embeddings(words, seen, mask=mask, **tensors).to_dict()
     vectors = found.pop("inputs_embeds")
     beside = {**tensors, **{name: value for name, value in found.items() if value is not None}}
-    chunks = _chunked_prefill_enabled(
-        model, input_ids=words, inputs_embeds=vectors, prompt_cache=cache, prefill_kwargs=beside
-    )
+    chunks = _chunked_prefill_enabled(model, input_ids=words, inputs_embeds=vectors, prompt_cache=cache, prefill_kwargs=beside)
     mx.eval(vectors)
     following = {"rope_deltas": beside["rope_deltas"]} if "rope_deltas" in beside else {}
     return Sight(vectors, beside, not chunks, following)

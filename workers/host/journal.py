@@ -105,6 +105,7 @@ class Entry:
             boundary=prepared.boundary,
             adapter=request.adapter,
             protected=self.tokenizer.encode("\n", add_special_tokens=False).ids,
+            pictures=prepared.pictures,
         )
 
     @property

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import redis
 import structlog
 
 from mlxplatform.inference.contract import Admitted, Event, Refusal, decode_request
 from mlxplatform.library import local_models
 from workers.host.control import Operation
+from workers.host.pictures import pictures_of
 from workers.host.publisher import Publisher
 from workers.host.runtime import HostRuntime
 
@@ -37,7 +39,7 @@ def read_choices(runtime: HostRuntime) -> None:
         log.warning("choices.not_read", reason=str(error))
 
 
-def operations(runtime: HostRuntime, publisher: Publisher) -> Mapping[str, Operation]:
+def operations(runtime: HostRuntime, publisher: Publisher, client: redis.Redis) -> Mapping[str, Operation]:
     """The operations by name."""
 
     def cancel(message: dict[str, Any]) -> None:
@@ -47,7 +49,7 @@ def operations(runtime: HostRuntime, publisher: Publisher) -> Mapping[str, Opera
         request = decode_request(message["body"])
         events: list[Event]
         try:
-            events = [Admitted(runtime.count(request), request.model, runtime.settings.host)]
+            events = [Admitted(runtime.count(request, pictures_of(client, request)), request.model, runtime.settings.host)]
         except Refusal as refusal:
             events = [refusal.failed()]
         publisher.sink(request)(events)

@@ -6,6 +6,7 @@ for as long as preparation takes; everything after that happens on the engine's 
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -40,6 +41,8 @@ ROWS_PER_SLOT = 2
 
 #: Guessing ahead by the text's own repetitions.
 NGRAM = "ngram"
+#: Longest preparation of a prompt with pictures, the start of its process (5 to 10 s) included.
+SEEING_SECONDS = 60.0
 #: A request's word for "no adapter", as if the field were absent.
 NO_ADAPTER = "none"
 
@@ -70,6 +73,7 @@ class Settings:
     draft: str = ""
     kv_bits: int = 0
     draft_tokens: int = 4
+    vision: bool = False
 
 
 class Running:
@@ -125,6 +129,8 @@ class HostRuntime:
         self.pressure = Pressure(self.residency, settings.memory_floor)
         self._preparer = Preparer()
         self._preparer.start()
+        # One call at a time: a picture takes hundreds of times the memory of its file while it is prepared.
+        self._seeing = Preparer(children=1, seconds=SEEING_SECONDS, module="workers.vision.child")
         self._running: dict[str, Cancellable] = {}
         self._cancelled: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
@@ -133,8 +139,11 @@ class HostRuntime:
 
     # -- requests ----------------------------------------------------------------------------------------
 
-    def start(self, request: InferenceRequest, sink: Sink, emitted: Sequence[int] = ()) -> Running:
-        """Prepare and admit one request, or go on with one that said ``emitted`` in an earlier process.
+    def start(
+        self, request: InferenceRequest, sink: Sink, emitted: Sequence[int] = (), pictures: Sequence[bytes] = ()
+    ) -> Running:
+        """Prepare and admit one request, or go on with one that said ``emitted`` in an earlier process. ``pictures`` are the
+        files of its images.
 
         ``sink`` gets lists of events, ``Admitted`` first, ``Finished`` or ``Failed`` last, from another thread,
         and must not block.
@@ -150,7 +159,8 @@ class HostRuntime:
             request = with_preset(request, self.choices.preset_of(asked, model.id))
         self._check_room(request, model)
         adapters = self._adapters(request, model)
-        prepared = self._preparer.prepare(request, model.path, context=self.context_of(model, asked))
+        preparer = self._preparer_of(request, model)
+        prepared = preparer.prepare(request, model.path, self.context_of(model, asked), list(pictures))
         for _ in range(3):  # an engine may be evicted between being found and being used
             # A chunk of rows has others to look after and comes again.
             wait = self.settings.room_wait if request.priority == "interactive" else 0.0
@@ -179,13 +189,14 @@ class HostRuntime:
             return running
         raise Refusal(503, "engine_unavailable", "The engine is not available.", retry_after=5)
 
-    def count(self, request: InferenceRequest) -> int:
+    def count(self, request: InferenceRequest, pictures: Sequence[bytes] = ()) -> int:
         """Prompt tokens of a request, without loading its model.
 
         Raises:
             Refusal: as admission would.
         """
-        return self._preparer.count(request, self._model(self._base_and_adapter(request)).path)
+        model = self._model(self._base_and_adapter(request))
+        return self._preparer_of(request, model).count(request, model.path, list(pictures))
 
     def cancel(self, request_id: str, reason: str = "") -> None:
         """Cancel by id, in whatever phase; also when the request has not arrived yet."""
@@ -228,6 +239,17 @@ class HostRuntime:
     def running(self) -> list[Cancellable]:
         with self._lock:
             return list(self._running.values())
+
+    def sees(self, model: LocalModel) -> bool:
+        """Whether a model's eyes are open on this host."""
+        return model.vision and self.settings.vision and not self.settings.kv_bits
+
+    def _preparer_of(self, request: InferenceRequest, model: LocalModel) -> Preparer:
+        if not request.images:
+            return self._preparer
+        if not self.sees(model):
+            raise Refusal(400, "unsupported_content", "The model takes no images.", param=request.images[0].param)
+        return self._seeing
 
     def current_model(self, kind: local_models.Kind = "chat") -> LocalModel | None:
         """The model that answers when none is named: the chosen one while it is here, else the configured one."""
@@ -285,6 +307,7 @@ class HostRuntime:
     def close(self) -> None:
         self.residency.close()
         self._preparer.close()
+        self._seeing.close()
 
     # -- inside ------------------------------------------------------------------------------------------
 
@@ -367,6 +390,7 @@ class HostRuntime:
             "draft": self._draft_for(model),
             "draft-tokens": settings.draft_tokens,
             "kv-bits": settings.kv_bits,
+            "vision": int(self.sees(model)),
         }
 
     def _draft_for(self, model: LocalModel) -> str:
@@ -436,4 +460,5 @@ def settings_from_environment() -> Settings:
         draft=env.draft,
         kv_bits=int(env.kv_bits),
         draft_tokens=env.draft_tokens,
+        vision=env.vision == "auto" and importlib.util.find_spec("mlx_vlm") is not None,
     )

@@ -144,7 +144,7 @@ class HostState:
         return {
             "id": model.id,
             "kind": model.kind,
-            "capabilities": list(model.capabilities),
+            "capabilities": [*model.capabilities, *(["vision"] if self._runtime.sees(model) else [])],
             "context": self._runtime.context_of(model),
             "architecture": model.architecture,
             "bytes": model.bytes,
@@ -155,6 +155,8 @@ class HostState:
             "resident": engine is not None and engine.state == "ready",
             "pinned": self._runtime.residency.is_pinned(model.id),
             "current": is_current,
+            "vision": model.vision,
+            "sees": self._runtime.sees(model),
             "dtype": facts.get("dtype", model.dtype),
             "blas": facts.get("blas", ""),
             "device": facts.get("device", ""),

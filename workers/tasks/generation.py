@@ -21,6 +21,7 @@ from mlxplatform import tracing
 from mlxplatform.broker import queues
 from mlxplatform.broker.dramatiq_broker import get_broker
 from mlxplatform.inference.contract import Failed, Finished, InferenceRequest, Refusal, decode_events, decode_request
+from workers.host.pictures import pictures_of
 from workers.host.publisher import NumberedSink, Publisher, unpack_ids
 from workers.host.runtime import HostRuntime, Running
 from workers.host.traced import TracedSink
@@ -46,7 +47,7 @@ def declare(host: str, runtime: HostRuntime, publisher: Publisher, client: redis
             if taken.request.kind == "transcription":
                 transcriber.run(taken.request, publisher.sink(taken.request))
             else:
-                run(runtime, publisher, taken)
+                run(runtime, publisher, taken, client)
             if taken.request.outlives:
                 client.delete(queues.request_key(request_id))
 
@@ -88,13 +89,13 @@ def take(client: redis.Redis, request_id: str) -> Taken | None:
     return Taken(request, int(last_id.split(b"-")[0]) + len(events), tuple(emitted))
 
 
-def run(runtime: HostRuntime, publisher: Publisher, taken: Taken) -> None:
+def run(runtime: HostRuntime, publisher: Publisher, taken: Taken, client: redis.Redis) -> None:
     """Run one request to its end, whatever that is; every outcome reaches its sink."""
     request = taken.request
     numbered = publisher.sink(request, taken.first, len(taken.emitted))
     sink = TracedSink(numbered, request) if tracing.is_on() else numbered
     try:
-        running = _started(runtime, sink, taken)
+        running = _started(runtime, sink, taken, pictures_of(client, request))
     except Refusal as refusal:
         log.info("request.refused", request=request.id, code=refusal.code, status=refusal.status)
         sink([refusal.failed()])
@@ -109,12 +110,12 @@ def run(runtime: HostRuntime, publisher: Publisher, taken: Taken) -> None:
         pass
 
 
-def _started(runtime: HostRuntime, sink: NumberedSink | TracedSink, taken: Taken) -> Running:
+def _started(runtime: HostRuntime, sink: NumberedSink | TracedSink, taken: Taken, pictures: list[bytes]) -> Running:
     """Start it; one that was promised an answer before waits for room instead of being refused it now."""
     deadline = time.monotonic() + RESUME_SECONDS
     while True:
         try:
-            return runtime.start(taken.request, sink, taken.emitted)
+            return runtime.start(taken.request, sink, taken.emitted, pictures)
         except Refusal as refusal:
             if taken.first == 1 or refusal.status not in (429, 503) or time.monotonic() > deadline:
                 raise

@@ -78,9 +78,7 @@ class Seeing(Preparation):
         """What a call comes to."""
         asked = call.request.images
         try:
-            self._pictures = [
-                decoded(raw, image.param) for raw, image in zip(call.pictures, asked, strict=True)
-            ]
+            self._pictures = [decoded(raw, image.param) for raw, image in zip(call.pictures, asked, strict=True)]
             self._first = asked[0] if asked else Image()
             return child.answer(self, call)
         except Refusal as refusal:
@@ -127,6 +125,7 @@ def load_processor(folder: Path) -> Any:
 
     mx.set_default_device(mx.cpu)  # the GPU is whoever holds the lease
     from mlx_vlm import utils
+
     from workers.engine.vision import refuse_own_code
 
     try:

@@ -7,7 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mlxplatform.api import memory_tools
-from mlxplatform.api.conversation import check_calls_answered, compact, join_parts, media_refusal, refuse_duplicates
+from mlxplatform.api.conversation import (
+    check_calls_answered,
+    compact,
+    join_parts,
+    media_refusal,
+    picture_source,
+    refuse_duplicates,
+)
 from mlxplatform.api.fields import (
     MAX_COUNT,
     SHOWN,
@@ -31,7 +38,7 @@ from mlxplatform.api.fields import (
 from mlxplatform.api.running import Asked
 from mlxplatform.api.sampling import EXTRA_FIELDS, sampling_of
 from mlxplatform.inference.client import new_id
-from mlxplatform.inference.contract import Constraint, InferenceRequest, Message, Refusal, Tool, ToolCall
+from mlxplatform.inference.contract import Constraint, Image, InferenceRequest, Message, Refusal, Tool, ToolCall
 
 ROLES = ("user", "assistant", "system")
 #: Anthropic allows longer names than OpenAI; tools of MCP servers use them.
@@ -115,6 +122,7 @@ def _user(blocks: list[Any], param: str) -> list[Message]:
     """Tool results first, each a turn of its own, then the text."""
     texts: list[str] = []
     results: list[Message] = []
+    images: list[Image] = []
 
     def plain(block: Mapping[str, Any], here: str) -> None:
         value = text()(_required(block, "text", here), f"{here}.text")
@@ -124,16 +132,21 @@ def _user(blocks: list[Any], param: str) -> list[Message]:
 
     def tool_result(block: Mapping[str, Any], here: str) -> None:
         identity = text(empty=False)(_required(block, "tool_use_id", here), f"{here}.tool_use_id")
-        results.append(Message("tool", _result_text(block, here), tool_call_id=identity))
+        seen: list[Image] = []
+        said = _result_text(block, here, seen)
+        results.append(Message("tool", said, tool_call_id=identity, images=seen or None))
 
-    _each_block(blocks, param, {"text": plain, "tool_result": tool_result}, texts)
+    def picture(block: Mapping[str, Any], here: str) -> None:
+        images.append(Image(len("\n".join(part for part in texts if part)), picture_source(block, here), here))
+
+    _each_block(blocks, param, {"text": plain, "tool_result": tool_result, "image": picture}, texts)
     joined = "\n".join(part for part in texts if part)
-    return [*results, Message("user", joined)] if joined or not results else results
+    return [*results, Message("user", joined, images=images or None)] if joined or images or not results else results
 
 
-def _result_text(block: Mapping[str, Any], param: str) -> str:
+def _result_text(block: Mapping[str, Any], param: str, images: list[Image]) -> str:
     content = block.get("content")
-    result = "" if content is None else join_parts(content, f"{param}.content", separator="\n")
+    result = "" if content is None else join_parts(content, f"{param}.content", separator="\n", images=images)
     failed = block.get("is_error")
     if failed is not None and boolean(failed, f"{param}.is_error"):
         return f"Error: {result}" if result else "Error"

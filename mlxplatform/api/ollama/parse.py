@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mlxplatform.api.conversation import arguments_text, media_refusal, read_function, refuse_duplicates
+from mlxplatform.api.conversation import arguments_text, given_source, read_function, refuse_duplicates
 from mlxplatform.api.fields import (
     MAX_COUNT,
     Field,
@@ -27,11 +27,12 @@ from mlxplatform.api.fields import (
     table,
     text,
     wrong_type,
+    wrong_value,
 )
 from mlxplatform.api.openai.embeddings.parse import read_input
 from mlxplatform.api.running import Asked
 from mlxplatform.inference.client import new_id
-from mlxplatform.inference.contract import Constraint, InferenceRequest, Message, Refusal, Sampling, Tool, ToolCall
+from mlxplatform.inference.contract import Constraint, Image, InferenceRequest, Message, Refusal, Sampling, Tool, ToolCall
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -96,6 +97,13 @@ def read_tools(raw: Any, param: str) -> list[Tool]:
     return tools
 
 
+def read_images(raw: Any, param: str) -> list[Image]:
+    """Pictures in base64, which stand before the words of their turn."""
+    return [
+        Image(0, given_source(item, f"{param}[{index}]"), f"{param}[{index}]") for index, item in enumerate(array(raw, param))
+    ]
+
+
 def read_messages(raw: Any, param: str) -> list[Message]:
     """Turns; calls have no ids on this wire, so results answer them in order."""
     messages: list[Message] = []
@@ -104,8 +112,9 @@ def read_messages(raw: Any, param: str) -> list[Message]:
         here = f"{param}[{index}]"
         message = mapping(item, here)
         role = one_of(*ROLES)(message.get("role"), f"{here}.role")
-        if message.get("images"):
-            raise media_refusal("image", f"{here}.images")
+        images = read_images(message.get("images") or [], f"{here}.images")
+        if images and role not in ("user", "tool"):
+            raise wrong_value(f"{here}.images", "pictures belong to turns of the user and of tools.")
         content = "" if message.get("content") is None else text()(message["content"], f"{here}.content")
         if role == "assistant":
             calls = _calls(message.get("tool_calls") or [], f"{here}.tool_calls", index)
@@ -114,9 +123,10 @@ def read_messages(raw: Any, param: str) -> list[Message]:
             reasoning = None if thoughts is None else text()(thoughts, f"{here}.thinking") or None
             messages.append(Message("assistant", content or None, reasoning=reasoning, tool_calls=calls or None))
         elif role == "tool":
-            messages.append(Message("tool", content, tool_call_id=waiting.pop(0) if waiting else f"call_{index}"))
+            answered = waiting.pop(0) if waiting else f"call_{index}"
+            messages.append(Message("tool", content, tool_call_id=answered, images=images or None))
         else:
-            messages.append(Message("user" if role == "user" else "system", content))
+            messages.append(Message("user" if role == "user" else "system", content, images=images or None))
     return messages
 
 
@@ -144,7 +154,7 @@ GENERATE_FIELDS = table(
     honoured("system", text()),
     honoured("raw", boolean, "no template"),
     refused("suffix", "Insertion is not available for these models.", ""),
-    refused("images", "The model takes no images.", []),
+    honoured("images", read_images, "base64; a model without eyes refuses them"),
     refused("template", "Templates come with the model.", ""),
     refused("context", "Send the conversation to /api/chat.", []),
     *_COMMON,
@@ -184,7 +194,10 @@ def parse_generate(body: Mapping[str, Any]) -> Asked:
     fields = read_fields(body, GENERATE_FIELDS)
     prompt = fields.get("prompt", "")
     system = [Message("system", fields["system"])] if fields.get("system") else []
-    messages = [*system, Message("user", prompt)] if prompt else []
+    images = fields.get("images", [])
+    if images and fields.get("raw"):
+        raise wrong_value("images", "a raw prompt has no place for them.")
+    messages = [*system, Message("user", prompt, images=images or None)] if prompt or images else []
     return _asked(fields, messages, shape=Shape(chat=False), prompt=prompt if fields.get("raw") and prompt else None)
 
 

@@ -20,6 +20,11 @@ def now() -> str:
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
+def elapsed(since: int) -> int:
+    """Nanoseconds since a moment of the monotonic clock."""
+    return time.monotonic_ns() - since
+
+
 def call_object(call: ToolCall) -> dict[str, Any]:
     return {"function": {"name": call.name, "arguments": tool_input(call.arguments)}}
 
@@ -75,7 +80,7 @@ class Lines:
 
     def _summary(self, reason: str, used: Usage) -> dict[str, Any]:
         """Durations in ns; prefill and decode are not told apart here, so the whole is the decode's."""
-        took = time.monotonic_ns() - self._started
+        took = elapsed(self._started)
         return {
             "done": True,
             "done_reason": reason,

@@ -112,6 +112,8 @@ async def show(request: HttpRequest) -> dict[str, Any]:
     if model is None:
         raise model_not_found(name)
     capabilities = ["embedding"] if model.kind == "embedding" else ["completion", "tools"]
+    if model.entry.get("sees"):
+        capabilities.append("vision")
     architecture = str(model.entry.get("architecture") or "model")
     info = {"general.architecture": architecture, f"{architecture}.context_length": model.context}
     return {"details": details(model), "model_info": info, "capabilities": capabilities, "parameters": "", "template": ""}

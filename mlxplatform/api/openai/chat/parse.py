@@ -40,7 +40,7 @@ from mlxplatform.api.fields import (
 from mlxplatform.api.running import Asked, choices_of
 from mlxplatform.api.sampling import OPENAI_FIELDS, sampling_of, stop
 from mlxplatform.inference.client import new_id
-from mlxplatform.inference.contract import Constraint, InferenceRequest, Message, Refusal
+from mlxplatform.inference.contract import Constraint, Image, InferenceRequest, Message, Refusal
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 #: Choices of one request; each is a sequence in the engine's batch.
@@ -83,13 +83,16 @@ def _message(raw: Any, param: str) -> Message:
         return _assistant(message, content, name, param)
     if "content" not in message or (content is None and role != "tool"):
         raise missing(f"{param}.content")
-    joined = "" if content is None else join_parts(content, f"{param}.content")
+    images: list[Image] = []
+    seen = images if role in ("user", "tool") else None
+    joined = "" if content is None else join_parts(content, f"{param}.content", images=seen)
     if role == "tool":
         call_id = message.get("tool_call_id")
         if call_id is None:
             raise missing(f"{param}.tool_call_id")
-        return Message("tool", joined, name=name, tool_call_id=text()(call_id, f"{param}.tool_call_id"))
-    return Message("user" if role == "user" else "system", joined, name=name)
+        call_id = text()(call_id, f"{param}.tool_call_id")
+        return Message("tool", joined, name=name, tool_call_id=call_id, images=images or None)
+    return Message("user" if role == "user" else "system", joined, name=name, images=images or None)
 
 
 def _assistant(message: Mapping[str, Any], content: Any, name: str | None, param: str) -> Message:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from django.http import HttpRequest, HttpResponseBase
 
-from mlxplatform.api import memory_tools
+from mlxplatform.api import memory_tools, pictures
 from mlxplatform.api.fields import metadata, missing, wrong_value
 from mlxplatform.api.openai.chat import stored
 from mlxplatform.api.openai.chat.parse import parse
@@ -48,6 +48,7 @@ async def create(request: HttpRequest) -> HttpResponseBase:
 async def _recorded(call: Call, facts: ChatFacts, messages: list[Any]) -> HttpResponseBase:
     """A stored stream: its row exists from admission on, and it outlives a client that comes back in time."""
     await mark(call.id)
+    await pictures.keep(call.requests[0])
     stream = await client.submit(msgspec.structs.replace(call.requests[0], stored=True))
     try:
         row = stored.record_of(call, facts, messages, {}, status=history.Status.IN_PROGRESS, host=stream.host)

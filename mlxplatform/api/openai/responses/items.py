@@ -13,7 +13,7 @@ from typing import Any
 
 from mlxplatform.api.conversation import arguments_text, check_calls_answered, compact, join_parts
 from mlxplatform.api.fields import SHOWN, array, mapping, missing, one_of, text, wrong_type, wrong_value
-from mlxplatform.inference.contract import Message, ToolCall
+from mlxplatform.inference.contract import Image, Message, ToolCall
 
 ROLES = ("user", "assistant", "system", "developer")
 SUPPORTED = (
@@ -95,7 +95,8 @@ def check_item(item: Item, param: str) -> None:
             one_of(*ROLES)(item.get("role"), f"{param}.role")
             if item.get("content") is None:
                 raise missing(f"{param}.content")
-            join_parts(item["content"], f"{param}.content")
+            seen: list[Image] | None = [] if item["role"] == "user" else None
+            join_parts(item["content"], f"{param}.content", images=seen)
         case "function_call" | "custom_tool_call":
             for key in ("call_id", "name"):
                 text(empty=False)(_required(item, key, param), f"{param}.{key}")
@@ -105,7 +106,7 @@ def check_item(item: Item, param: str) -> None:
             text(empty=False)(_required(item, "id", param), f"{param}.id")
         case "function_call_output" | "custom_tool_call_output":
             text(empty=False)(_required(item, "call_id", param), f"{param}.call_id")
-            output_text(_required(item, "output", param), f"{param}.output")
+            output_text(_required(item, "output", param), f"{param}.output", [])
 
 
 def refuse_references(items: Sequence[Item], param: str) -> None:
@@ -131,35 +132,40 @@ def _required(item: Item, key: str, param: str) -> Any:
     return item[key]
 
 
-def output_text(raw: Any, param: str) -> str:
-    """Text of a tool's output: a string, text parts, or any JSON value as text."""
+def output_text(raw: Any, param: str, images: list[Image]) -> str:
+    """Text of a tool's output: a string, text and picture parts, or any JSON value as text."""
     if isinstance(raw, str):
         return raw
     if isinstance(raw, list) and all(isinstance(part, dict) and "type" in part for part in raw):
-        return join_parts(raw, param)
+        return join_parts(raw, param, images=images)
     return compact(raw)
 
 
-def to_messages(items: Sequence[Item], instructions: str | None, param: str = "input") -> list[Message]:
-    """The conversation of checked items.
+def to_messages(items: Sequence[Item], instructions: str | None, param: str = "input", new: int | None = None) -> list[Message]:
+    """The conversation of checked items, of which the last ``new`` came with this request and have a place in it.
 
     Raises:
         Refusal: a call without its output.
     """
     system = [instructions] if instructions else []
     turns: list[Message] = []
-    for item in items:
+    first = len(items) - (len(items) if new is None else new)
+    for index, item in enumerate(items):
+        here = f"{param}[{index - first}]" if index >= first else param
+        images: list[Image] = []
         match item["type"]:
             case "message":
-                content = join_parts(item["content"], param)
+                seen = images if item["role"] == "user" else None
+                content = join_parts(item["content"], f"{here}.content", images=seen)
                 if item["role"] in {"system", "developer"}:
                     system.append(content)
                 else:
-                    turns.append(Message(item["role"], content))
+                    turns.append(Message(item["role"], content, images=images or None))
             case "function_call" | "custom_tool_call":
                 _add_call(turns, item)
             case "function_call_output" | "custom_tool_call_output":
-                turns.append(Message("tool", output_text(item["output"], param), tool_call_id=item["call_id"]))
+                said = output_text(item["output"], f"{here}.output", images)
+                turns.append(Message("tool", said, tool_call_id=item["call_id"], images=images or None))
     check_calls_answered(turns, param)
     head = [Message("system", "\n\n".join(part for part in system if part))] if any(system) else []
     return head + turns

@@ -234,7 +234,7 @@ def to_asked(ask: ResponseAsk, response_id: str, items: list[Item], instructions
         Refusal: the conversation does not hold together, or is empty.
     """
     fields = ask.fields
-    messages = to_messages(items, instructions)
+    messages = to_messages(items, instructions, new=len(ask.items))
     if not messages:
         raise wrong_value("input", "it must hold at least one message.")
     tools, choice, forced = limit_tools(ask.tools, *ask.choice)

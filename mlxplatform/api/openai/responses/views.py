@@ -10,7 +10,7 @@ import msgspec
 import structlog
 from django.http import HttpRequest, HttpResponseBase
 
-from mlxplatform.api import memory_tools
+from mlxplatform.api import memory_tools, pictures
 from mlxplatform.api.fields import wrong_value
 from mlxplatform.api.memory_tools import Rounds
 from mlxplatform.api.openai.responses.items import Item, listed
@@ -83,6 +83,7 @@ async def _recorded(call: Call, ask: ResponseAsk, facts: dict[str, Any], items: 
     """A stored stream or a background response: its row exists from admission on."""
     kept = msgspec.structs.replace(call.requests[0], stored=True, background=ask.background)
     await mark(call.id)
+    await pictures.keep(kept)
     stream = await _submit(client.submit, ask, kept)
     state = ResponseState(facts)
     state.status = Status.QUEUED if ask.background and not ask.stream else Status.IN_PROGRESS
