@@ -81,7 +81,7 @@ class Speaking:
     def make_cache(self) -> list[Any]:
         from mlx_vlm.models.cache import make_prompt_cache
 
-        return cast("list[Any]", make_prompt_cache(self._language))
+        return make_prompt_cache(self._language)
 
     def __call__(self, inputs: mx.array, cache: list[Any] | None = None) -> mx.array:
         if hasattr(self._language, "_rope_deltas"):
