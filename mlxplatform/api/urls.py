@@ -45,6 +45,7 @@ urlpatterns = [
     path("v1/embeddings", embeddings.embeddings),
     path("v1/responses", responses.responses),
     path("v1/responses/input_tokens", responses.response_count),
+    path("v1/responses/compact", unavailable.compact),
     path("v1/responses/<str:response_id>", responses.response_detail),
     path("v1/responses/<str:response_id>/cancel", responses.response_cancel),
     path("v1/responses/<str:response_id>/input_items", responses.response_items),

@@ -51,6 +51,8 @@ log = structlog.get_logger(__name__)
 ADMISSION_SECONDS = 2.0
 #: And per MiB of request: a long prompt is tokenized before it can be found too long, and that is a plain error.
 ADMISSION_SECONDS_PER_MIB = 8.0
+#: And with pictures, whose preparation starts a process (5 to 10 s) and waits for those before it.
+ADMISSION_SECONDS_WITH_PICTURES = 30.0
 #: Seconds to reach the broker before the answer is 503.
 BROKER_SECONDS = 2.0
 #: Seconds a counting of tokens may take; the preparation child kills what takes longer.
@@ -203,7 +205,8 @@ async def submit(request: InferenceRequest) -> Stream:
         log.warning("broker unreachable", request_id=request.id, error=str(error))
         raise Refusal(503, *BROKER_DOWN, retry_after=2) from None
     try:
-        await stream.admission(ADMISSION_SECONDS + ADMISSION_SECONDS_PER_MIB * len(body) / 2**20)
+        patience = ADMISSION_SECONDS_WITH_PICTURES if request.pictures else ADMISSION_SECONDS
+        await stream.admission(patience + ADMISSION_SECONDS_PER_MIB * len(body) / 2**20)
     except BaseException:
         stream.stop()
         raise
@@ -364,7 +367,7 @@ async def count_tokens(request: InferenceRequest) -> int:
     except (*BROKER_ERRORS, TimeoutError):
         raise Refusal(503, *BROKER_DOWN, retry_after=2) from None
     try:
-        await stream.admission(COUNT_SECONDS)
+        await stream.admission(COUNT_SECONDS + (ADMISSION_SECONDS_WITH_PICTURES if request.pictures else 0.0))
         if stream.admitted is None:
             raise Refusal(503, "engine_unavailable", "Counting took too long. Try again.", retry_after=2)
         return stream.admitted.prompt_tokens

@@ -24,7 +24,7 @@ from mlxplatform.api import pictures
 from mlxplatform.inference.contract import Image, InferenceRequest, Message, Refusal
 from mlxplatform.inference.placement import ServedModel
 from tests.fixtures.tiny_vision import install, picture
-from tests.system.stack import Stack, eventually
+from tests.system.stack import Stack
 
 pytestmark = pytest.mark.stack
 
@@ -210,18 +210,20 @@ def test_words_alone_are_answered_by_the_same_model(seeing: Stack) -> None:
 
 
 def test_a_picture_survives_the_death_of_the_engine(seeing: Stack) -> None:
-    more = {"max_tokens": 400, "stop": []}
-    expected = said(chat(seeing, data_url(RED), **more))
-    before = set(seeing.engine_pids())
-    answers: list[httpx.Response] = []
-    asking = threading.Thread(target=lambda: answers.append(chat(seeing, data_url(RED), **more)))
-    asking.start()
-
-    eventually(lambda: seeing.http.get("/stats").json()["batch"]["active_rows"], what="the request in the engine")
-    for pid in before:
-        os.kill(pid, signal.SIGKILL)
-    asking.join()
-    assert said(answers[0]) == expected
+    more: dict[str, Any] = {"max_tokens": 1500, "logit_bias": {"2": -100}}  # it would end sooner
+    expected, _ = said(chat(seeing, data_url(RED), **more))
+    before = seeing.engine_pids()
+    parts: Any = [{"type": "image_url", "image_url": {"url": data_url(RED)}}, {"type": "text", "text": ASKED}]
+    turns: Any = [{"role": "user", "content": parts}]
+    pieces: list[str] = []
+    with seeing.openai().chat.completions.create(model=MODEL, messages=turns, temperature=0, stream=True, **more) as stream:
+        for chunk in stream:
+            pieces.append(chunk.choices[0].delta.content or "")
+            if len(pieces) == 3:
+                for pid in before:
+                    os.kill(pid, signal.SIGKILL)
+    assert "".join(pieces) == expected
+    assert not set(before) & set(seeing.engine_pids())
 
 
 def test_it_is_listed_as_seeing(seeing: Stack) -> None:

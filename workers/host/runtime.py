@@ -41,6 +41,8 @@ ROWS_PER_SLOT = 2
 
 #: Guessing ahead by the text's own repetitions.
 NGRAM = "ngram"
+#: Bytes of prepared pictures that may wait or run at once; beyond it the line is full.
+MOST_PICTURE_BYTES = 512 * 1024 * 1024
 #: Longest preparation of a prompt with pictures, the start of its process (5 to 10 s) included.
 SEEING_SECONDS = 60.0
 #: A request's word for "no adapter", as if the field were absent.
@@ -85,6 +87,11 @@ class Running:
     @property
     def request(self) -> InferenceRequest:
         return self._entry.request
+
+    @property
+    def picture_bytes(self) -> int:
+        """What its prepared pictures take."""
+        return len(self._entry.prepared.pictures)
 
     @property
     def done(self) -> threading.Event:
@@ -347,6 +354,12 @@ class HostRuntime:
             return
         engine = self.residency.get(model.id)
         ahead = engine.count(rows=False) if engine is not None else 0
+        if request.images:
+            held = sum(one.picture_bytes for one in self.running() if isinstance(one, Running))
+            if held >= MOST_PICTURE_BYTES:
+                raise Refusal(
+                    429, "queue_full", "Too many pictures are waiting. Try again shortly.", retry_after=QUEUE_RETRY_AFTER
+                )
         if ahead >= self.settings.slots + self.settings.queue_limit:
             raise Refusal(429, "queue_full", "Too many requests are waiting. Try again shortly.", retry_after=QUEUE_RETRY_AFTER)
 

@@ -283,6 +283,8 @@ COUNT_FIELDS = table(
     ignored("context_management", "no use for it"),
     ignored("betas", "no use for it"),
     ignored("speed", "there is one speed"),
+    ignored("user_profile_id", "no use for it"),
+    ignored("workspace_id", "keys belong to projects here"),
 )
 FIELDS = {
     **COUNT_FIELDS,

@@ -19,5 +19,6 @@ def unavailable(code: str, message: str, status: int = 501) -> Callable[..., Any
 
 
 moderations = unavailable("unsupported_execution", "This server has no moderation model.")
+compact = unavailable("unsupported_execution", "Conversations are not compacted here; 'truncation': 'auto' makes long ones fit.")
 images = unavailable("unsupported_execution", "This server makes no images.")
 speech = unavailable("unsupported_execution", "This server makes no speech.")
