@@ -89,13 +89,22 @@ def test_nothing_is_done_when_the_stamp_agrees(checkout: Path) -> None:
     everything = b"".join(path.read_bytes() for path in names)
     stamp = subprocess.run(["cksum"], input=everything, capture_output=True, check=True).stdout.decode().strip()
     (checkout / ".venv" / ".installed-dev").write_text(stamp + "\n")
-    for kind in ("run", "audio", "dev"):
+    for kind in ("run", "audio", "vision", "dev"):
         done = install(checkout, kind)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_every_requirement_is_pinned() -> None:
-    for name in ("base.in", "engine.in", "audio.txt", "audio-alone.txt", "dev.txt", "models.txt"):
+    for name in (
+        "base.in",
+        "engine.in",
+        "audio.txt",
+        "audio-alone.txt",
+        "vision.txt",
+        "vision-alone.txt",
+        "dev.txt",
+        "models.txt",
+    ):
         for line in (ROOT / "requirements" / name).read_text().splitlines():
             if line and not line.startswith(("#", "-")):
                 assert "==" in line, f"{name}: {line}"
