@@ -62,7 +62,8 @@ class Row:
     ``processors`` need it. ``adapter`` is the slot of its adapter, 0 for none. ``fault`` is set by a chooser
     that could not serve this row; the row is then ended without harm to the others. ``ahead`` tells what may come
     next when the row runs alone, None for rows that are told a token at a time. ``kept`` says that somebody wants its
-    cache when it ends, which costs cutting it out of the batch. ``pictures`` are what the first ``prompt`` tokens refer to, packed, for a model that sees.
+    cache when it ends, which costs cutting it out of the batch. ``pictures`` are what the first ``prompt`` tokens refer
+    to, packed, for a model that sees.
     """
 
     seq: int
