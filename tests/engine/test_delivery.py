@@ -213,7 +213,7 @@ def test_a_background_request_of_a_dead_process_goes_on_behind_its_last_event(
     assert taken is not None
     assert taken.first == said[-1][0] + 1
     assert len(taken.emitted) > 10
-    generation.run(host.runtime, publisher, taken)
+    generation.run(host.runtime, publisher, taken, broker)
     publisher.flush()
     ended = eventually(lambda: isinstance((log := stored(broker, "back"))[-1][1], Finished) and log, what="the end")
     assert [number for number, _ in ended] == list(range(1, len(ended) + 1))
