@@ -111,6 +111,7 @@ delete /v1/conversations/{conversation_id}/items/{item_id} | Remove an item
 
 # Protocols without an engine here
 post /v1/moderations | Answers 501
+post /v1/responses/compact | Answers 501: conversations are not compacted here
 post /v1/images/generations | Answers 501
 post /v1/images/edits | Answers 501
 post /v1/images/variations | Answers 501
