@@ -47,6 +47,8 @@ def finish(batch_id: str, job_id: str, holder: Holder, way: str, check: Callable
     if batch.status in ENDED:
         _tidy(batch, job_id)  # whoever ended it may have died before this
         return batch
+    if batch.status == CANCELLING:
+        way = "cancelled"  # also when its last line was answered while somebody cancelled: nothing else follows that
     if way != "completed":
         _settle_rest(batch, job_id, holder, way, check)
     if way in {"completed", "interrupted"}:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
+from typing import Any
 
 import pytest
 import redis
 
-from mlxplatform.batches import answering, run
-from mlxplatform.batches.models import Batch
+from mlxplatform.batches import answering, results, run
+from mlxplatform.batches.models import CANCELLED, CANCELLING, Batch
 from mlxplatform.batches.service import create
 from mlxplatform.broker import queues
 from mlxplatform.files import service as files
@@ -85,3 +86,20 @@ def test_a_defect_met_by_one_line_costs_that_line(runtime: ScriptedRuntime, monk
     work({"done"})
     batch = Batch.objects.get()
     assert (batch.status, batch.total, batch.succeeded, batch.errored) == ("completed", 4, 2, 2)
+
+
+def test_a_batch_cancelled_while_its_last_line_was_answered_ends_cancelled(
+    runtime: ScriptedRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = make("a", "b")
+
+    finish = run.finish
+
+    def late(*given: Any) -> Batch:
+        results.set_status(batch.id, CANCELLING)
+        return finish(*given)
+
+    monkeypatch.setattr(run, "finish", late)
+    work({"done"})
+    batch.refresh_from_db()
+    assert (batch.status, batch.succeeded) == (CANCELLED, 2)
