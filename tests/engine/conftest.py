@@ -33,7 +33,7 @@ from workers.engine.choosing import RowChooser  # noqa: E402
 from workers.engine.core import Core, Limits  # noqa: E402
 from workers.engine.protocol import Broken, Start, Step  # noqa: E402
 from workers.host.runtime import HostRuntime, Running  # noqa: E402
-from workers.host.runtime import Settings as HostSettings  # noqa: E402
+from workers.host.settings import Settings as HostSettings  # noqa: E402
 
 EMBEDDER = "all-minilm-l6-v2"
 GREEDY = Sampling(temperature=0.0)

@@ -6,11 +6,9 @@ for as long as preparation takes; everything after that happens on the engine's 
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -25,7 +23,8 @@ from workers.host.engine import Engine, EngineGone
 from workers.host.gpu_lease import Gate
 from workers.host.journal import Entry, Follows, Sink, new_number
 from workers.host.pressure import Pressure
-from workers.host.residency import CHILD_OVERHEAD, Residency, declared_bytes
+from workers.host.residency import Residency
+from workers.host.settings import Settings, from_environment
 from workers.prepare.client import Preparer
 from workers.prepare.model import UNSTATED_CONTEXT
 
@@ -35,12 +34,6 @@ log = structlog.get_logger(__name__)
 QUEUE_RETRY_AFTER = 2
 #: Cancellations remembered for requests that have not arrived yet (a cancel may overtake its request).
 EARLY_CANCELS = 10_000
-
-#: Rows in place of one chat, where the setting does not say.
-ROWS_PER_SLOT = 2
-
-#: Guessing ahead by the text's own repetitions.
-NGRAM = "ngram"
 #: Bytes of prepared pictures that may wait or run at once; beyond it the line is full.
 MOST_PICTURE_BYTES = 512 * 1024 * 1024
 #: Longest preparation of a prompt with pictures, the start of its process (5 to 10 s) included.
@@ -49,33 +42,6 @@ SEEING_SECONDS = 60.0
 NO_ADAPTER = "none"
 
 CANCELLED = Failed("cancelled", "The request was cancelled.", 499)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """``context`` 0: the model's own window. ``queue_limit`` interactive requests may wait beyond ``slots``.
-    ``row_slots`` sequences run at once while all are rows, if that is more than ``slots``."""
-
-    host: str
-    home: Path
-    slots: int = 16
-    queue_limit: int = 64
-    row_slots: int = 0
-    row_share: int = 0
-    context: int = 0
-    prefill_ms: int = 100
-    prefix_mb: int = 1024
-    dtype: str = "auto"
-    blas: str = ""
-    threads: int = 0
-    budget: int = 0
-    keep_alive: float = 0.0
-    memory_floor: float = 0.0
-    room_wait: float = 0.0
-    draft: str = ""
-    kv_bits: int = 0
-    draft_tokens: int = 4
-    vision: bool = False
 
 
 class Running:
@@ -126,12 +92,12 @@ class HostRuntime:
         self.residency = Residency(
             settings.host,
             self._budget(),
-            self._options,
+            settings.engine_options,
             self._flush,
             settings.dtype,
             settings.keep_alive,
             gated,
-            beside=self._draft_bytes,
+            beside=settings.draft_bytes,
         )
         self.pressure = Pressure(self.residency, settings.memory_floor)
         self._preparer = Preparer()
@@ -247,14 +213,10 @@ class HostRuntime:
         with self._lock:
             return list(self._running.values())
 
-    def sees(self, model: LocalModel) -> bool:
-        """Whether a model's eyes are open on this host."""
-        return model.vision and self.settings.vision and not self.settings.kv_bits
-
     def _preparer_of(self, request: InferenceRequest, model: LocalModel) -> Preparer:
         if not request.images:
             return self._preparer
-        if not self.sees(model):
+        if not self.settings.sees(model):
             raise Refusal(400, "unsupported_content", "The model takes no images.", param=request.images[0].param)
         return self._seeing
 
@@ -266,11 +228,7 @@ class HostRuntime:
     def context_of(self, model: LocalModel, asked: str = "") -> int:
         """The window in tokens that requests to a model, or to a fine-tuned name of it, get on this host."""
         chosen = self.choices.preset_of(asked, model.id).get("context", 0)
-        return min(filter(None, (chosen, self.engine_context(model))), default=UNSTATED_CONTEXT)
-
-    def engine_context(self, model: LocalModel) -> int:
-        """The window an engine is started for; a preset may narrow what requests get of it at any time."""
-        return min(filter(None, (self.settings.context, model.context)), default=UNSTATED_CONTEXT)
+        return min(filter(None, (chosen, self.settings.window(model))), default=UNSTATED_CONTEXT)
 
     def choose(self, choices: Choices) -> None:
         """Take over what people chose; pins are set to exactly these."""
@@ -385,47 +343,6 @@ class HostRuntime:
 
         return memory_budget(self.settings.budget)
 
-    def _options(self, model: LocalModel, budget: int) -> dict[str, object]:
-        settings = self.settings
-        return {
-            "dtype": settings.dtype,
-            "blas": settings.blas,
-            "threads": settings.threads,
-            "slots": settings.slots,
-            "row-slots": settings.row_slots,
-            "row-share": settings.row_share,
-            "prefill-ms": settings.prefill_ms,
-            "prefix-mb": settings.prefix_mb,
-            "prefix-dir": settings.home / "cache" / "prefix",
-            "revision": model.revision,
-            "budget": budget,
-            "context": self.engine_context(model),
-            "draft": self._draft_for(model),
-            "draft-tokens": settings.draft_tokens,
-            "kv-bits": settings.kv_bits,
-            "vision": int(self.sees(model)),
-        }
-
-    def _draft_for(self, model: LocalModel) -> str:
-        """How an engine guesses ahead: as set, or the folder of the draft model."""
-        if self.settings.draft == NGRAM:
-            return NGRAM
-        draft = self._draft_model(model)
-        if draft is None and self.settings.draft not in ("", model.id):
-            log.warning("engine.no_draft_model", draft=self.settings.draft, model=model.id)
-        return str(draft.path) if draft is not None else ""
-
-    def _draft_model(self, model: LocalModel) -> LocalModel | None:
-        """The smaller model that guesses for this one; none guesses for itself or for embeddings."""
-        wish = self.settings.draft
-        if wish in ("", NGRAM, model.id) or model.kind != "chat":
-            return None
-        return local_models.find(wish, self.settings.home)
-
-    def _draft_bytes(self, model: LocalModel) -> int:
-        draft = self._draft_model(model)
-        return declared_bytes(draft, self.settings.dtype) - CHILD_OVERHEAD if draft is not None else 0
-
 
 def _unknown_model(request: InferenceRequest) -> Refusal:
     return Refusal(404, "model_not_found", f"The model {request.model!r} does not exist on this host.", param="model")
@@ -443,35 +360,6 @@ def runtime() -> HostRuntime:
     global _runtime
     with _runtime_lock:
         if _runtime is None:
-            settings = settings_from_environment()
-            _runtime = HostRuntime(settings, gated=keepers(sync_client(), settings.host))
+            chosen = from_environment()
+            _runtime = HostRuntime(chosen, gated=keepers(sync_client(), chosen.host))
         return _runtime
-
-
-def settings_from_environment() -> Settings:
-    from mlxplatform import environment
-
-    env = environment.read()
-    mib = 1024 * 1024
-    return Settings(
-        host=env.host_id,
-        home=env.home,
-        slots=env.slots,
-        queue_limit=env.queue_limit,
-        context=env.context,
-        prefill_ms=env.prefill_target_ms,
-        prefix_mb=env.prefix_cache_mb,
-        dtype=env.dtype,
-        blas=env.blas,
-        threads=env.threads,
-        budget=env.memory_budget_mb * mib,
-        row_slots=env.row_slots or ROWS_PER_SLOT * env.slots,
-        row_share=min(env.row_share, env.slots - 1),
-        keep_alive=float(env.keep_alive_seconds),
-        memory_floor=env.memory_floor_percent / 100,
-        room_wait=float(env.room_wait_seconds),
-        draft=env.draft,
-        kv_bits=int(env.kv_bits),
-        draft_tokens=env.draft_tokens,
-        vision=env.vision == "auto" and importlib.util.find_spec("mlx_vlm") is not None,
-    )

@@ -144,7 +144,7 @@ class HostState:
         return {
             "id": model.id,
             "kind": model.kind,
-            "capabilities": [*model.capabilities, *(["vision"] if self._runtime.sees(model) else [])],
+            "capabilities": [*model.capabilities, *(["vision"] if self._runtime.settings.sees(model) else [])],
             "context": self._runtime.context_of(model),
             "architecture": model.architecture,
             "bytes": model.bytes,
@@ -156,7 +156,7 @@ class HostState:
             "pinned": self._runtime.residency.is_pinned(model.id),
             "current": is_current,
             "vision": model.vision,
-            "sees": self._runtime.sees(model),
+            "sees": self._runtime.settings.sees(model),
             "dtype": facts.get("dtype", model.dtype),
             "blas": facts.get("blas", ""),
             "device": facts.get("device", ""),
