@@ -20,6 +20,7 @@ from django.http import HttpRequest, HttpResponse
 from rest_framework.authentication import CSRFCheck
 
 from mlxplatform.accounts import keys, people
+from mlxplatform.accounts.actors import KEY, PERSON
 from mlxplatform.accounts.keys import Quota
 from mlxplatform.accounts.models import DEFAULT_PROJECT, ApiKey
 from mlxplatform.accounts.scopes import ADMIN, SCOPES, grants, needed
@@ -35,9 +36,6 @@ _REMEMBER_COUNT = 4096
 
 #: Headers with which a proxy says that it passes a request on.
 _FORWARDING = ("HTTP_FORWARDED", "HTTP_X_FORWARDED_FOR", "HTTP_X_FORWARDED_HOST", "HTTP_X_REAL_IP", "HTTP_VIA")
-
-#: Marks an actor who is a person.
-_PERSON = "user:"
 
 NO_LIMITS = Quota()
 
@@ -106,8 +104,8 @@ async def still_welcome(request: HttpRequest, identity: Identity) -> bool:
     """Whether whoever began a long answer would still be let in: the key not revoked, rotated or expired, the person active."""
     if identity.key_id:
         return await _by_keys(offered_keys(request)) is not None
-    if identity.actor.startswith(_PERSON):
-        return await sync_to_async(people.is_active)(identity.actor.removeprefix(_PERSON))
+    if identity.actor.startswith(PERSON):
+        return await sync_to_async(people.is_active)(identity.actor.removeprefix(PERSON))
     return True
 
 
@@ -167,7 +165,7 @@ async def _by_keys(offered: list[str]) -> Identity | None:
 
 def _of_key(key: ApiKey) -> Identity:
     quota = Quota(key.requests_per_minute, key.tokens_per_day, key.concurrency, key.storage_bytes)
-    return Identity(f"key:{key.id}", key.project, frozenset(key.scopes), key.id, quota)
+    return Identity(f"{KEY}{key.id}", key.project, frozenset(key.scopes), key.id, quota)
 
 
 async def _by_session(request: HttpRequest) -> Identity | None:
@@ -189,7 +187,7 @@ def _of_session(request: HttpRequest) -> Identity | None:
 
 def of_person(user: Any) -> Identity:
     """The identity of a signed-in person, without any check of where the request came from."""
-    return Identity(f"{_PERSON}{user.get_username()}", people.project_of(user), people.scopes_of(user))
+    return Identity(f"{PERSON}{user.get_username()}", people.project_of(user), people.scopes_of(user))
 
 
 def _nothing(request: HttpRequest) -> HttpResponse:

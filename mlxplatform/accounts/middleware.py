@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 
 import structlog
@@ -13,8 +13,8 @@ from asgiref.sync import markcoroutinefunction
 from django.http import HttpRequest, HttpResponseBase
 
 from mlxplatform.accounts.identity import LOCAL, Identity, identify, still_welcome
-from mlxplatform.accounts.quotas import Standing, admitted
-from mlxplatform.accounts.scopes import INFERENCE, needed
+from mlxplatform.accounts.quotas import Standing, admitted, check_allowance
+from mlxplatform.accounts.scopes import INFERENCE, needed, spends
 from mlxplatform.broker.connections import BROKER_ERRORS
 from mlxplatform.http.errors import error_response
 from mlxplatform.http.views import DATABASE_ERRORS, unavailable
@@ -92,10 +92,13 @@ class QuotaMiddleware:
 
     async def __call__(self, request: HttpRequest) -> HttpResponseBase:
         identity: Identity | None = getattr(request, "identity", None)
-        if identity is None or not identity.key_id or needed(request.method or "GET", request.path) != INFERENCE:
+        if identity is None or not identity.key_id:
             return await self.get_response(request)
-        place = admitted(identity, uuid.uuid4().hex)
+        asks = needed(request.method or "GET", request.path) == INFERENCE
+        place = admitted(identity, uuid.uuid4().hex) if asks else nullcontext()
         try:
+            if spends(request.method or "GET", request.path):
+                await check_allowance(identity)
             standing = await place.__aenter__()
         except Refusal as refusal:
             return error_response(request, refusal)

@@ -24,8 +24,8 @@ def _default_scopes() -> list[str]:
 class ApiKey(models.Model):
     """One key. Only its SHA-256 is kept: keys are 256 random bits, so no salt or slow hash is needed.
 
-    A quota of 0 means no limit. ``requests_per_minute`` and ``tokens_per_day`` count inference; storage
-    counts files of the project.
+    A quota of 0 means no limit. ``requests_per_minute`` counts inference, ``tokens_per_day`` also what jobs had generated;
+    storage counts files of the project.
     """
 
     id = models.CharField(primary_key=True, max_length=32, default=_key_id, editable=False)

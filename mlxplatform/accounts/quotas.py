@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from mlxplatform.accounts.identity import Identity
 from mlxplatform.broker import queues
-from mlxplatform.broker.connections import async_client
+from mlxplatform.broker.connections import async_client, sync_client
 from mlxplatform.inference.contract import Refusal
 
 #: Seconds after which a running request no longer counts; longer than any answer is expected to take.
@@ -46,12 +47,9 @@ async def admitted(identity: Identity, request_id: str) -> AsyncIterator[Standin
     if not (quota.requests_per_minute or quota.tokens_per_day or quota.concurrency):
         yield None
         return
+    await check_allowance(identity)
     redis = async_client()
     standing = None
-    if quota.tokens_per_day:
-        spent = int(await redis.get(_key("tpd", identity.key_id, _day())) or 0)
-        if spent >= quota.tokens_per_day:
-            raise _over(f"This key's {quota.tokens_per_day} tokens for today are used up.", _seconds_to_midnight())
     if quota.requests_per_minute:
         standing = await _count_request(identity, quota.requests_per_minute)
     live = _key("live", identity.key_id)
@@ -73,13 +71,33 @@ async def admitted(identity: Identity, request_id: str) -> AsyncIterator[Standin
             await redis.zrem(live, request_id)
 
 
+async def check_allowance(identity: Identity) -> None:
+    """
+    Raises:
+        Refusal: 429 when the key's tokens for today are used up.
+    """
+    allowed = identity.quota.tokens_per_day
+    if allowed and int(await async_client().get(_key("tpd", identity.key_id, _day())) or 0) >= allowed:
+        raise _over(f"This key's {allowed} tokens for today are used up.", _seconds_to_midnight())
+
+
 async def spend(key_id: str, tokens: int) -> None:
     """Count ``tokens`` against today's allowance of a key."""
-    name = _key("tpd", key_id, _day())
     async with async_client().pipeline(transaction=False) as pipe:
-        pipe.incrby(name, tokens)
-        pipe.expire(name, 2 * 86400)
-        await pipe.execute()
+        await _count_tokens(pipe, key_id, tokens).execute()
+
+
+def spend_now(key_id: str, tokens: int) -> None:
+    """As :func:`spend`, for threads."""
+    with sync_client().pipeline(transaction=False) as pipe:
+        _count_tokens(pipe, key_id, tokens).execute()
+
+
+def _count_tokens(pipe: Any, key_id: str, tokens: int) -> Any:
+    name = _key("tpd", key_id, _day())
+    pipe.incrby(name, tokens)
+    pipe.expire(name, 2 * 86400)
+    return pipe
 
 
 async def _count_request(identity: Identity, limit: int) -> Standing:

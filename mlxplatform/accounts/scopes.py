@@ -55,6 +55,11 @@ _INFERENCE_PREFIXES = (
 )
 #: Batches live under inference prefixes but are durable work.
 _WRITE_PREFIXES = ("/v1/messages/batches",)
+#: Durable work in which models answer: it uses up the allowance of the key that ordered it.
+_SPENDING_PATHS = frozenset(
+    {"/v1/batches", "/v1/messages/batches", "/api/dataset/submit", "/api/dataset/preview"}
+    | {"/api/memory/synthesize", "/v1/memory/synthesize"}
+)
 #: What concerns the whole machine rather than one project. Looking at it stays READ.
 _OPERATE_PREFIXES = ("/api/models", "/api/queues", "/api/library", "/api/hub/download", "/api/hub/adopt", "/api/gc")
 #: POST paths that only look.
@@ -93,6 +98,11 @@ def needed(method: str, path: str) -> str:
     if _under(path, _OPERATE_PREFIXES):
         return OPERATE
     return READ if _under(path, _LOOKING_PREFIXES) else WRITE
+
+
+def spends(method: str, path: str) -> bool:
+    """Whether a request orders work that will use up its key's tokens."""
+    return method == "POST" and path.rstrip("/") in _SPENDING_PATHS
 
 
 def grants(held: frozenset[str] | tuple[str, ...], scope: str) -> bool:

@@ -21,6 +21,7 @@ from django.db import models
 from django.db.models import F, Q, QuerySet
 
 from mlxplatform.accounts import audit, usage
+from mlxplatform.accounts.actors import key_of
 from mlxplatform.accounts.models import ApiKey, AuditEntry, Person, UsageDay
 from mlxplatform.datasets.models import Dataset, HubToken
 from mlxplatform.datasets.publish import ROOT as DATASETS
@@ -54,8 +55,6 @@ MAKERS: dict[type[models.Model], str] = {
 }
 #: Tables that tell which rows of others are somebody's; deleted in this order, after the others.
 _FOUND_BY: tuple[type[models.Model], ...] = (StoredAnswer, Job, Schedule)
-#: Marks a maker that is a key.
-_KEY = "key:"
 #: Rows deleted in one transaction: writers must never wait long.
 _SLICE = 500
 
@@ -75,7 +74,7 @@ class Extent:
 
     @property
     def key_id(self) -> str:
-        return self.maker.removeprefix(_KEY) if self.maker.startswith(_KEY) else ""
+        return key_of(self.maker)
 
     def rows(self, model: type[models.Model]) -> QuerySet[Any]:
         found = model._default_manager.filter(project=self.project)

@@ -9,6 +9,7 @@ from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 
 from mlxplatform.accounts import audit
+from mlxplatform.accounts.actors import is_named
 from mlxplatform.http.body import read_json
 from mlxplatform.http.views import endpoint
 from mlxplatform.inference.contract import Refusal
@@ -25,7 +26,7 @@ def _maker(request: HttpRequest, asked: Any) -> str:
     own: str = request.identity.actor  # type: ignore[attr-defined]
     if asked == "me":
         return own
-    if not isinstance(asked, str) or not asked.startswith(("key:", "user:")) or not asked.partition(":")[2]:
+    if not isinstance(asked, str) or not is_named(asked):
         raise Refusal(400, "invalid_value", "made_by must be me, key:<id> or user:<name>.", param="made_by")
     if asked != own and not request.identity.is_admin:  # type: ignore[attr-defined]
         raise Refusal(403, "forbidden", "Only an administrator may name somebody else.", param="made_by")

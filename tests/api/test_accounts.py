@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from mlxplatform.accounts import identity, keys, usage
 from mlxplatform.accounts.models import ApiKey, AuditEntry, UsageDay
-from mlxplatform.accounts.quotas import admitted, spend
+from mlxplatform.accounts.quotas import admitted, spend, spend_now
 from mlxplatform.inference.contract import Refusal, Usage
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -163,6 +163,19 @@ async def test_a_keys_limits_hold_and_say_when_to_come_back(broker: redis.Redis)
     with pytest.raises(Refusal, match="used up"):
         async with admitted(_limited(tokens_per_day=10), "t1"):
             pass
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/batches", "/v1/messages/batches", "/api/dataset/submit", "/api/dataset/preview", "/api/memory/synthesize"]
+)
+def test_a_key_whose_tokens_are_used_up_orders_no_work_that_needs_more(client: Client, broker: redis.Redis, path: str) -> None:
+    row, secret = make(scopes=["read", "write"], quota=keys.Quota(tokens_per_day=10))
+    before = client.post(path, data={}, content_type="application/json", headers=bearer(secret))
+    assert before.status_code in {400, 404}
+    spend_now(row.id, 10)
+    after = client.post(path, data={}, content_type="application/json", headers=bearer(secret))
+    assert after.status_code == 429 and after["Retry-After"] and "used up" in after.content.decode()
+    assert client.get("/v1/batches", headers=bearer(secret)).status_code == 200
 
 
 def _limited(**limits: int) -> identity.Identity:

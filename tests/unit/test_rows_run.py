@@ -18,6 +18,8 @@ import pytest
 import redis
 from django.db import InterfaceError, OperationalError, connections
 
+from mlxplatform.accounts import usage
+from mlxplatform.accounts.models import UsageDay
 from mlxplatform.broker import queues
 from mlxplatform.inference import placement
 from mlxplatform.inference.contract import (
@@ -31,6 +33,7 @@ from mlxplatform.inference.contract import (
 )
 from mlxplatform.inference.models import Host
 from mlxplatform.jobs.context import JobCancelled, JobReleased, OwnershipLost
+from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.moves import MoveRefused
 from mlxplatform.rows import chunks, sweep
 from mlxplatform.rows.contract import RowRequest, RowResult
@@ -81,6 +84,21 @@ def test_every_call_is_answered_once(runtime: ScriptedRuntime) -> None:
     assert {r.key: r.output.text for r in results if r.output} == {f"{n}:a": f"re: q{n}" for n in range(150)}
     assert set(runtime.started.values()) == {1}
     assert RowChunk.objects.exclude(state="done").count() == 0
+
+
+def test_answers_are_counted_for_the_key_that_ordered_the_job(runtime: ScriptedRuntime, broker: redis.Redis) -> None:
+    Job.objects.create(id=JOB, kind="batch", queue="cpu", project="blue", created_by="key:key_b")
+    usage.flush()
+    UsageDay.objects.all().delete()
+    runtime.script["q1"] = lambda number: [Admitted(3, "tiny"), Failed("engine_failed", "It failed.", 500)]
+    run(calls(5))
+    run(calls(5))  # answers that are there already cost nothing
+    usage.flush()
+    day = UsageDay.objects.get()
+    assert (day.project, day.key_id, day.model) == ("blue", "key_b", "tiny")
+    assert (day.requests, day.prompt_tokens, day.completion_tokens) == (4, 12, 8)
+    [spent] = [int(broker.get(name) or 0) for name in broker.keys("mlxp:quota:tpd:key_b:*")]
+    assert spent == 20
 
 
 def test_a_second_run_answers_from_what_was_kept(runtime: ScriptedRuntime) -> None:

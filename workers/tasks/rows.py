@@ -32,6 +32,7 @@ from mlxplatform.rows.chunks import OpenCall, Outcome
 from mlxplatform.rows.contract import Output, RowError
 from mlxplatform.rows.models import RowChunk
 from mlxplatform.rows.sending import announce
+from workers.tasks.payer import Payer
 from workers.tasks.row_pulse import pulse
 
 log = structlog.get_logger(__name__)
@@ -127,10 +128,12 @@ class ChunkRun:
         self._restarts: dict[int, int] = {}
         self._outcomes: list[Outcome] = []
         self._lost = False
+        self._payer = Payer()
 
     def run(self) -> None:
         # Asked before the claim, so that nothing but work stands between a claim and its beat.
         job = RowChunk.objects.filter(id=self.chunk_id).values_list("job", flat=True).first()
+        self._payer = Payer.of(job or "")
         calls = chunks.claim(self.chunk_id, self.fence, f"{settings.ENV.host_id}:{secrets.token_hex(6)}")
         if job is None or calls is None:
             log.debug("rows.stale_message", chunk=self.chunk_id, fence=self.fence)
@@ -247,6 +250,7 @@ class ChunkRun:
             return False
         if outcomes:
             announce(job, [outcome.call for outcome in outcomes])
+            self._payer.count([outcome.output for outcome in outcomes if outcome.output is not None])
         return True
 
     def _give_back(self, delay: float) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from mlxplatform.accounts.actors import is_named
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.operations import erasure
 
@@ -20,7 +21,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         project, maker = options["project"], options["made_by"]
-        if maker and not maker.startswith(("key:", "user:")):
+        if maker and not is_named(maker):
             raise CommandError("--made-by takes key:<id> or user:<name>")
         try:
             shown = erasure.erase(project, actor="local", maker=maker) if options["yes"] else erasure.holdings(project, maker)
