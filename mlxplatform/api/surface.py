@@ -67,6 +67,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("post", "/v1/embeddings", "OpenAI", "Embeddings", embeddings.FIELDS),
     Operation("get", "/v1/models", "OpenAI", "Models, in OpenAI's and Anthropic's shape"),
     Operation("get", "/v1/models/{model_id}", "OpenAI", "One model"),
+    Operation("delete", "/v1/models/{model_id}", "OpenAI", "Delete a fine-tuned model"),
     Operation("get", "/v1/adapters", "Adapters", "Adapters that are mounted"),
     Operation("get", "/v1/adapters/available", "Adapters", "Adapters that may be mounted"),
     Operation("post", "/v1/adapters", "Adapters", "Mount an adapter", adapters.FIELDS),

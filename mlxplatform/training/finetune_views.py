@@ -158,17 +158,7 @@ def adapter_detail(request: HttpRequest, adapter_id: str) -> dict[str, Any]:
 
 def adapter_delete(request: HttpRequest, adapter_id: str) -> dict[str, Any]:
     """Delete an adapter with its checkpoints, or, by its own id or name, one earlier checkpoint."""
-    earlier = registry.find_checkpoint(adapter_id, project_filter(request))
-    if earlier is not None:
-        audit.record(actor_of(request), "checkpoint.delete", earlier.id, project=earlier.project, before={"name": earlier.name})
-        registry.remove_checkpoint(earlier)
-        return {"ok": True, "deleted": earlier.id}
-    adapter = registry.find(adapter_id, project_filter(request))
-    shown = registry.adapter_json(adapter)
-    with transaction.atomic():
-        audit.record(actor_of(request), "adapter.delete", adapter.id, project=adapter.project, before={"name": adapter.name})
-        registry.remove(adapter)
-    return {"ok": True, "deleted": shown["id"]}
+    return {"ok": True, "deleted": registry.delete(adapter_id, project_filter(request), actor_of(request))}
 
 
 def comparisons(request: HttpRequest) -> dict[str, Any]:

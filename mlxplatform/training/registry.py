@@ -8,9 +8,11 @@ from typing import Any
 
 import structlog
 from django.conf import settings
+from django.db import transaction
 from django.db.models import QuerySet
 
 from mlxplatform import paths
+from mlxplatform.accounts import audit
 from mlxplatform.broker import queues
 from mlxplatform.broker.connections import BROKER_ERRORS, sync_client
 from mlxplatform.inference.contract import Refusal
@@ -109,6 +111,25 @@ def find_checkpoint(wanted: str, project: str | None) -> LocalAdapter | None:
     if found is None or not found.parent or not visible(project).filter(pk=found.parent).exists():
         return None
     return found
+
+
+def delete(wanted: str, project: str | None, actor: str) -> str:
+    """Delete an adapter with its checkpoints or, by its own id or name, one earlier checkpoint; answers the id.
+
+    Raises:
+        Refusal: 404.
+    """
+    earlier = find_checkpoint(wanted, project)
+    if earlier is not None:
+        audit.record(actor, "checkpoint.delete", earlier.id, project=earlier.project, before={"name": earlier.name})
+        remove_checkpoint(earlier)
+        return earlier.id
+    adapter = find(wanted, project)
+    gone = adapter.id
+    with transaction.atomic():
+        audit.record(actor, "adapter.delete", gone, project=adapter.project, before={"name": adapter.name})
+        remove(adapter)
+    return gone
 
 
 def remove_checkpoint(checkpoint: LocalAdapter) -> None:

@@ -75,7 +75,12 @@ def test_fine_tune_and_chat_with_the_result(stack: Stack) -> None:
     assert [point.step_number for point in client.fine_tuning.jobs.checkpoints.list(job.id)] == [100]
     with pytest.raises(openai.NotFoundError):
         ask(client, earlier, "code?")
-    assert stack.http.delete(f"/api/adapters/{job.fine_tuned_model}").json()["ok"]
+    with pytest.raises(openai.PermissionDeniedError, match="ft:"):
+        client.models.delete("tiny")
+    gone = client.models.delete(job.fine_tuned_model)
+    assert (gone.id, gone.object, gone.deleted) == (job.fine_tuned_model, "model", True)
+    with pytest.raises(openai.NotFoundError):
+        client.models.delete(job.fine_tuned_model)
     for name in (last, job.fine_tuned_model):
         with pytest.raises(openai.NotFoundError):
             ask(client, name, "code?")

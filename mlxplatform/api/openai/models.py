@@ -1,4 +1,4 @@
-"""``GET /v1/models`` and ``/v1/models/{id}``: what the live hosts can serve.
+"""``GET /v1/models`` and ``/v1/models/{id}``: what the live hosts can serve. ``DELETE`` is for what was fine-tuned here.
 
 One object serves three kinds of client: OpenAI's (``object``, ``owned_by``), Anthropic's (``type``, ``display_name``,
 ``created_at``, paging fields) and decision clients (the ``models`` key).
@@ -9,10 +9,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 
 from mlxplatform.http.views import endpoint
+from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.placement import ServedModel, live_hosts, model_not_found
+from mlxplatform.library import local_adapters
+from mlxplatform.training import registry
 
 OWNER = "mlx-platform"
 
@@ -37,13 +41,17 @@ def model_object(model: ServedModel) -> dict[str, Any]:
     }
 
 
+def _project(request: HttpRequest) -> str:
+    return getattr(request, "project", "default")
+
+
 async def served(request: HttpRequest) -> dict[str, ServedModel]:
     """Every model that the asking project may use, once. Current models first.
 
     The resident copy speaks for a model that several hosts have. Checkpoints of a fine-tune are asked for by name and
     found here, but :func:`list_models` leaves them out: each run has several.
     """
-    project = getattr(request, "project", "default")
+    project = _project(request)
     found: dict[str, ServedModel] = {}
     for host in await live_hosts():
         for model in host.models:
@@ -82,5 +90,19 @@ async def retrieve_model(request: HttpRequest, model_id: str) -> dict[str, Any]:
     return model_object(model)
 
 
+async def delete_model(request: HttpRequest, model_id: str) -> dict[str, Any]:
+    """Delete a fine-tuned model, or one of its checkpoints, by the name requests use."""
+    if not model_id.startswith(local_adapters.NAME_PREFIX):
+        if model_id not in await served(request):
+            raise model_not_found(model_id)
+        message = "Only fine-tuned models (ft:…) can be deleted here; the library's are deleted by whoever operates the machine."
+        raise Refusal(403, "model_not_deletable", message, param="model")
+    try:
+        await sync_to_async(registry.delete)(model_id, _project(request), request.identity.actor)  # type: ignore[attr-defined]
+    except Refusal as refusal:
+        raise model_not_found(model_id) if refusal.status == 404 else refusal from None
+    return {"id": model_id, "object": "model", "deleted": True}
+
+
 models_list = endpoint(GET=list_models)
-models_detail = endpoint(GET=retrieve_model)
+models_detail = endpoint(GET=retrieve_model, DELETE=delete_model)

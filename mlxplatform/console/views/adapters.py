@@ -60,9 +60,7 @@ def adapter_action(request: HttpRequest, adapter_id: str) -> HttpResponse:
     action = request.POST.get("action", "")
     try:
         if action == "delete":
-            with transaction.atomic():
-                audit.record(actor, "adapter.delete", made.id, project=made.project, before={"name": made.name})
-                registry.remove(made)
+            registry.delete(made.id, made.project, actor)
             messages.success(request, f"Deleted {made.name}.")
             return redirect("console:models")
         job = _ordered(action, made, request, actor)
