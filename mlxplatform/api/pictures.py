@@ -30,6 +30,8 @@ from mlxplatform.webhooks import addresses
 MIB = 1024 * 1024
 #: Pictures of one request, and bytes of each file: what a phone's camera makes fits.
 MOST_PICTURES, MOST_BYTES = 32, 20 * MIB
+#: Bytes of all pictures of one request: they lie in memory here and in the broker.
+MOST_BYTES_TOGETHER = 64 * MIB
 #: Seconds until a picture elsewhere must be here, and pages that may send on to another.
 FETCH_SECONDS, MOST_REDIRECTS = 10.0, 3
 #: Addresses of one name that are tried.
@@ -38,6 +40,23 @@ ADDRESSES = 2
 KEPT_SECONDS, KEPT_LONG_SECONDS = queues.REQUEST_TTL, 86_400
 #: How the files begin that are pictures; whether they really are is for the host to see.
 BEGINNINGS = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
+
+
+class Room:
+    """What the pictures of one request may still take, in bytes. Counted as they come, so that nobody holds more."""
+
+    def __init__(self) -> None:
+        self.left = MOST_BYTES_TOGETHER
+
+    def take(self, size: int, param: str) -> None:
+        """
+        Raises:
+            Refusal: the pictures are too large together.
+        """
+        self.left -= size
+        if self.left < 0:
+            most = MOST_BYTES_TOGETHER // MIB
+            raise Refusal(400, "image_too_large", f"The pictures are larger than {most} MiB together.", param=param)
 
 
 async def beside(model: ServedModel, requests: Sequence[InferenceRequest]) -> tuple[InferenceRequest, ...]:
@@ -56,7 +75,8 @@ async def beside(model: ServedModel, requests: Sequence[InferenceRequest]) -> tu
         raise Refusal(503, "model_unavailable", message, param=images[0].param)
     if len(images) > MOST_PICTURES:
         raise Refusal(400, "too_many_images", f"At most {MOST_PICTURES} pictures in one request.", param=images[0].param)
-    files = await asyncio.gather(*(_file(image) for image in images))
+    room = Room()
+    files = await asyncio.gather(*(_file(image, room) for image in images))
     key = requests[0].id
     try:
         await async_client().set(queues.pictures_key(key), msgspec.msgpack.encode(files), ex=KEPT_SECONDS)
@@ -70,7 +90,10 @@ async def beside(model: ServedModel, requests: Sequence[InferenceRequest]) -> tu
 async def keep(request: InferenceRequest) -> None:
     """Of a request that outlives this process: its pictures lie longer."""
     if request.pictures:
-        await async_client().expire(queues.pictures_key(request.pictures), KEPT_LONG_SECONDS)
+        try:
+            await async_client().expire(queues.pictures_key(request.pictures), KEPT_LONG_SECONDS)
+        except BROKER_ERRORS:
+            return  # the request is on its way with them; only another process might come too late for them
 
 
 async def forget(request: InferenceRequest) -> None:
@@ -89,12 +112,13 @@ def _without_sources(message: Message, numbers: Iterator[int]) -> Message:
     return msgspec.structs.replace(message, images=bare)
 
 
-async def _file(image: Image) -> bytes:
+async def _file(image: Image, room: Room) -> bytes:
     source = image.source
     if source.startswith(("http://", "https://")):
-        raw = await _fetched(source, image.param)
+        raw = await _fetched(source, image.param, room)
     else:
         raw = await sync_to_async(_unpacked, thread_sensitive=False)(source, image.param)
+        room.take(len(raw), image.param)
     if not raw.startswith(BEGINNINGS):
         raise _bad(image.param, "it is no picture of a kind known here: PNG, JPEG, WebP, GIF, BMP or TIFF.")
     return raw
@@ -118,11 +142,11 @@ def _unpacked(source: str, param: str) -> bytes:
     return raw
 
 
-async def _fetched(url: str, param: str) -> bytes:
+async def _fetched(url: str, param: str, room: Room) -> bytes:
     try:
         async with asyncio.timeout(FETCH_SECONDS):
             for _ in range(MOST_REDIRECTS + 1):
-                found = await _page(url, param)
+                found = await _page(url, param, room)
                 if isinstance(found, bytes):
                     return found
                 url = found
@@ -133,7 +157,7 @@ async def _fetched(url: str, param: str) -> bytes:
     raise _bad(param, f"its server sends on more than {MOST_REDIRECTS} times.")
 
 
-async def _page(url: str, param: str) -> bytes | str:
+async def _page(url: str, param: str, room: Room) -> bytes | str:
     """The file, or where it is instead."""
     there = httpx.URL(url)
     if there.scheme not in {"http", "https"} or not there.host or there.userinfo:
@@ -145,13 +169,13 @@ async def _page(url: str, param: str) -> bytes | str:
         raise _bad(param, "its URL does not lead to a public address.")
     for address in found[:ADDRESSES]:
         try:
-            return await _from(address, there, param)
+            return await _from(address, there, param, room)
         except httpx.ConnectError:
             continue
     raise httpx.ConnectError("none of its addresses answers")
 
 
-async def _from(address: str, there: httpx.URL, param: str) -> bytes | str:
+async def _from(address: str, there: httpx.URL, param: str, room: Room) -> bytes | str:
     """Ask this very address, as the name: the certificate and the Host header are the name's."""
     named = {"host": there.netloc.decode("ascii"), "accept": "image/*"}
     # No proxy from the environment: it would look the name up for itself.
@@ -170,6 +194,7 @@ async def _from(address: str, there: httpx.URL, param: str) -> bytes | str:
             raw = bytearray()
             async for piece in response.aiter_bytes():
                 raw += piece
+                room.take(len(piece), param)
                 if len(raw) > MOST_BYTES:
                     raise _too_large(param)
             return bytes(raw)

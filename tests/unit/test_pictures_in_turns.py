@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import pytest
 
+from mlxplatform.api import pictures
 from mlxplatform.api.anthropic.parse import read_messages as anthropic_messages
 from mlxplatform.api.openai.chat.parse import read_messages as chat_messages
 from mlxplatform.api.openai.responses.items import read_input, to_messages
-from mlxplatform.inference.contract import Image, Message, Refusal
+from mlxplatform.inference.contract import Image, InferenceRequest, Message, Refusal
+from mlxplatform.inference.placement import ServedModel
 from mlxplatform.library import local_models
 from tests.fixtures import tiny_model, tiny_vision
 from workers.prepare import hermes
@@ -94,3 +97,18 @@ def test_only_a_model_with_eyes_and_a_processor_sees(tmp_path: Path) -> None:
     assert not local_models.read("tiny", tiny_model.directory()).vision
     (folder / "preprocessor_config.json").unlink()
     assert not local_models.read("eye", folder).vision
+
+
+async def test_pictures_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = tiny_vision.picture(220, 20, 30)
+    source = f"data:image/png;base64,{base64.b64encode(raw).decode()}"
+    model = ServedModel("eye", "chat", frozenset({"vision"}), 100, True, True, {"vision": True, "sees": True})
+    images = [Image(source=source, param=f"messages[0].content[{n}]") for n in range(3)]
+    request = InferenceRequest(id="req", model="eye", messages=[Message("user", "Look", images=images)])
+    monkeypatch.setattr(pictures, "MOST_BYTES_TOGETHER", 2 * len(raw))
+
+    with pytest.raises(Refusal) as refused:
+        await pictures.beside(model, [request])
+
+    assert (refused.value.status, refused.value.code) == (400, "image_too_large")
+    assert (refused.value.param or "").startswith("messages[0].content[")
