@@ -11,8 +11,10 @@ import asyncio
 import time
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 
+from mlxplatform.accounts import audit
 from mlxplatform.api.fields import honoured, read_fields, table, text, wrong_value
 from mlxplatform.broker import queues
 from mlxplatform.broker.connections import async_client
@@ -116,6 +118,7 @@ async def mount(request: HttpRequest) -> dict[str, Any]:
     entry = await _settled(request, adapter_id, {"mounted", "refused"}, asked=time.time())
     if entry["state"] == "refused":
         raise Refusal(400, "adapter_mismatch", str(entry["reason"]), param="id")
+    await _noted(request, "mount", adapter_id)
     answer = _mounted(entry)
     return {name: answer[name] for name in ("id", "mounted_layers", "rank", "scale")}
 
@@ -128,7 +131,13 @@ async def unmount(request: HttpRequest, adapter_id: str) -> dict[str, Any]:
         raise Refusal(404, "adapter_not_mounted", "The adapter is not mounted.")
     for host, _ in mounted:
         await async_client().rpush(queues.control_key(host.name), control("unmount", adapter=found[0][1]["id"]))
+    await _noted(request, "unmount", found[0][1]["id"])
     return {"id": found[0][1]["id"], "removed_layers": max(entry.get("layers", 0) for _, entry in mounted)}
+
+
+async def _noted(request: HttpRequest, what: str, adapter_id: str) -> None:
+    identity = request.identity  # type: ignore[attr-defined]
+    await sync_to_async(audit.record)(identity.actor, f"adapter.{what}", adapter_id, project=identity.project)
 
 
 async def _settled(request: HttpRequest, adapter_id: str, states: set[str], asked: float) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from django.http import HttpRequest, HttpResponseBase, StreamingHttpResponse
 
+from mlxplatform.accounts import audit
 from mlxplatform.accounts.models import DEFAULT_PROJECT
 from mlxplatform.api.fields import one_of
 from mlxplatform.api.paging import query_number
@@ -64,8 +65,13 @@ async def detail(request: HttpRequest, request_id: str) -> dict[str, Any]:
 
 async def remove(request: HttpRequest, request_id: str) -> dict[str, Any]:
     row = await _one(request, request_id)
-    await history.off_loop(request_log.forget, row.project, request_id=row.id)
+    await history.off_loop(_forget, row, request.identity.actor)  # type: ignore[attr-defined]
     return {"ok": True, "id": row.id, "deleted": True}
+
+
+def _forget(row: FinishedRequest, actor: str) -> None:
+    request_log.forget(row.project, request_id=row.id)
+    audit.record(actor, "request.delete", row.id, project=row.project)
 
 
 async def export(request: HttpRequest) -> HttpResponseBase:

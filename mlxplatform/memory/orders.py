@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db import transaction
+
+from mlxplatform.accounts import audit
 from mlxplatform.files.models import StoredFile
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.placement import looks_like_path, model_not_found
@@ -91,9 +94,11 @@ def check_synthesis(body: dict[str, Any], project: str) -> dict[str, Any]:
 
 def synthesize(body: dict[str, Any], project: str, created_by: str, idempotency_key: str | None = None) -> Job:
     """Start a synthesis run."""
-    return service.submit(
-        SYNTHESIS, check_synthesis(body, project), project=project, created_by=created_by, idempotency_key=idempotency_key
-    )
+    config = check_synthesis(body, project)
+    with transaction.atomic():
+        job = service.submit(SYNTHESIS, config, project=project, created_by=created_by, idempotency_key=idempotency_key)
+        audit.record(created_by, "memory.synthesize", job.id, project=project, after={"vault": config["vault"]})
+    return job
 
 
 def read_export(
@@ -102,4 +107,7 @@ def read_export(
     """Start reading an export from a stored file; ``delete_file`` removes it when it has been read."""
     config: dict[str, Any] = {"vault": vault.name, "format": format_, "source": source, "file": file.id, "name": file.filename}
     config |= {"complete": complete, "delete_file": delete_file}
-    return service.submit(IMPORT, config, project=vault.project, created_by=by)
+    with transaction.atomic():
+        job = service.submit(IMPORT, config, project=vault.project, created_by=by)
+        audit.record(by, "memory.import", job.id, project=vault.project, after={"vault": vault.name, "source": source})
+    return job

@@ -65,6 +65,8 @@ def test_mount_list_use_and_unmount(adapters: Stack, post: Callable[..., httpx.R
     assert removed.json() == {"id": "tone", "removed_layers": told["mounted_layers"]}
     eventually(lambda: not [entry for entry in mounted(adapters) if entry["id"] == "tone"], what="the unmounting")
     assert adapters.http.delete("/v1/adapters/tone").status_code == 404
+    noted = adapters.http.get("/api/audit").json()
+    assert [entry["action"] for entry in noted["entries"] if entry["target"] == "tone"] == ["adapter.unmount", "adapter.mount"]
 
 
 @pytest.mark.parametrize(

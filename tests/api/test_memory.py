@@ -5,6 +5,7 @@ import json
 import pytest
 
 from mlxplatform.accounts import keys
+from mlxplatform.accounts.models import AuditEntry
 from mlxplatform.jobs.models import Job
 from mlxplatform.memory import runs
 from mlxplatform.memory.models import Change, Vault
@@ -39,6 +40,8 @@ def reviewed(call):
     status, answer = call("post", "/v1/memory/synthesize", {})
     assert status == 202 and answer["job"]["kind"] == "memory_synthesis"
     job = Job.objects.get(pk=answer["job"]["id"])
+    noted = AuditEntry.objects.filter(action__in=["memory.import", "memory.synthesize"]).values_list("action", "actor")
+    assert sorted(noted) == [("memory.import", "local"), ("memory.synthesize", "local")]
     runs.synthesize(Ctx(job.config, job.id), Vault.objects.get(), Scripted())
     return call
 

@@ -90,6 +90,9 @@ def test_lines_are_listed_searched_exported_and_removed(stack: Stack) -> None:
     exported = stack.http.get("/api/requests/export", params={"q": word})
     assert [json.loads(row)["id"] for row in exported.text.splitlines()] == [request_id]
     assert stack.http.delete(f"/api/requests/{request_id}").json()["deleted"]
+    assert [row["action"] for row in stack.http.get("/api/audit").json()["entries"] if row["target"] == request_id] == [
+        "request.delete"
+    ]
     assert stack.http.get(f"/api/requests/{request_id}").json() == {
         "ok": False,
         "error": "request not found",
