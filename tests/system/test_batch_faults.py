@@ -125,6 +125,7 @@ def slow_stack(make_stack: Callable[..., Stack]) -> Stack:
     return make_stack(MLXPLATFORM_SLOTS="2", MLXPLATFORM_ROW_SLOTS="2")
 
 
+@pytest.mark.drill
 def test_a_batch_survives_what_breaks_around_it(slow_stack: Stack) -> None:
     run = BatchRun(slow_stack, 1500)
     for name, fault in QUICK.items():
