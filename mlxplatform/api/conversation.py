@@ -60,11 +60,16 @@ def join_parts(raw: Any, param: str, *, separator: str = "", images: list[Image]
     texts: list[str] = []
     for index, part in enumerate(raw):
         here = f"{param}[{index}]"
-        if images is not None and isinstance(part, dict) and part.get("type") in PICTURES:
+        if images is not None and _is_picture(part):
             images.append(Image(len(separator.join(texts)), picture_source(part, here), here))
         else:
             texts.append(_part_text(part, here))
     return separator.join(texts)
+
+
+def _is_picture(part: Any) -> bool:
+    kind = part.get("type") if isinstance(part, dict) else None
+    return isinstance(kind, str) and kind in PICTURES
 
 
 def picture_source(part: Any, param: str) -> str:
