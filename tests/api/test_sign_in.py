@@ -20,6 +20,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 HERE = {"host": "localhost"}
 
 
+@pytest.fixture(autouse=True)
+def quick_hashes(settings: Any) -> None:
+    """A hash made slow on purpose would be most of what these tests, with their many guesses, do."""
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
 @pytest.fixture
 def password() -> str:
     return people.add("anna", "admin", "default", actor="test")

@@ -110,7 +110,11 @@ def test_an_export_is_what_peft_reads(worker: Pulse) -> None:
     assert (theirs[f"base_model.model.{name}.lora_B.weight"] == ours[f"{name}.lora_b"].T).all()
 
 
-@pytest.mark.parametrize("kind", ["lora", "dora", "full"])
+#: The kinds that take another ten seconds each and differ only in the trainer.
+OTHER_KINDS = [pytest.param(kind, marks=pytest.mark.drill) for kind in ("dora", "full")]
+
+
+@pytest.mark.parametrize("kind", ["lora", *OTHER_KINDS])
 def test_a_gguf_export_reads_back_as_the_fine_tuned_model(worker: Pulse, kind: str) -> None:
     adapter = trained(worker, fine_tune_type=kind, iters=60 if kind != "full" else 100)
 

@@ -34,6 +34,7 @@ def test_jobs_and_rows_pass_their_tests_on_postgres() -> None:
     assert "passed" in done.stdout and "skipped" not in done.stdout
 
 
+@pytest.mark.drill
 def test_a_batch_survives_cut_connections_and_a_restart_of_the_database(
     make_stack: Callable[..., Stack], server: PostgresServer
 ) -> None:

@@ -55,6 +55,7 @@ def test_kill_9_restart_cancel_and_poison(processes: Processes, broker: redis.Re
     assert len(started) == 1
 
 
+@pytest.mark.drill
 def test_a_job_that_kills_its_process_is_quarantined_and_others_run(processes: Processes) -> None:  # noqa: F811
     processes.start("scheduler")
     poison = service.submit("test.dies", {}, priority=1)
