@@ -66,6 +66,7 @@ def test_a_json_body_carries_the_recording_in_base64(listening: Stack) -> None:
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "file")
 
 
+@pytest.mark.drill
 def test_words_have_times_when_asked_for(listening: Stack) -> None:
     form = {"response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"]}
     answer = send(listening, **form).json()

@@ -59,7 +59,7 @@ def run_ordered(worker: Pulse, path: str, body: dict[str, Any]) -> Job:
     return job
 
 
-@pytest.mark.parametrize("kind", ["lora", "dora"])
+@pytest.mark.parametrize("kind", ["lora", pytest.param("dora", marks=pytest.mark.drill)])
 def test_a_fused_model_says_what_base_and_adapter_say(worker: Pulse, kind: str) -> None:
     adapter = trained(worker, fine_tune_type=kind)
 
