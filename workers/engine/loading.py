@@ -13,6 +13,8 @@ import importlib.util
 import json
 import sys
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -108,15 +110,32 @@ def load(folder: Path, dtype: str, device: str) -> Loaded:
     """
     import_light_mlx_lm()
     config = read_config(folder)
-    from mlx.utils import tree_flatten
     from mlx_lm.utils import load_model
 
-    try:
+    with reading_files(config):
         model, config = load_model(folder)
+    return as_this_machine_runs_it(model, config, dtype, device)
+
+
+@contextmanager
+def reading_files(config: dict[str, Any]) -> Iterator[None]:
+    """What a library raises while it reads a model's files, as a reason for people.
+
+    Raises:
+        CannotLoad: the original error is its cause.
+    """
+    try:
+        yield
     except FileNotFoundError as error:
         raise CannotLoad("The model has no weight files.") from error
-    except (ValueError, KeyError, TypeError, RuntimeError) as error:
+    except (ValueError, KeyError, TypeError, RuntimeError, ImportError, AttributeError) as error:
         raise CannotLoad(f"The model's files cannot be loaded ({config.get('model_type', 'unknown type')}).") from error
+
+
+def as_this_machine_runs_it(model: Any, config: dict[str, Any], dtype: str, device: str) -> Loaded:
+    """The model in the dtype that this machine runs best, or that was asked for."""
+    from mlx.utils import tree_flatten
+
     wanted = platform.resident_dtype(dtype, device)
     model = platform.apply_dtype(model, wanted)
     arrays = [array for _, array in cast("list[tuple[str, Any]]", tree_flatten(model.parameters()))]

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
 
-from workers.engine import platform
 from workers.engine.batch import Chooser, Row
-from workers.engine.loading import CannotLoad, Loaded, read_config
+from workers.engine.loading import CannotLoad, Loaded, as_this_machine_runs_it, read_config, reading_files
 from workers.engine.solo import Alone, Prompted, Solo
 
 #: Keys of a configuration that name Python files of the model's own.
@@ -52,19 +50,10 @@ def load(folder: Path, dtype: str, device: str) -> Loaded:
     config = refuse_own_code(folder)
     from mlx_vlm.utils import load_model
 
-    try:
+    with reading_files(config):
         model = load_model(folder)
-    except FileNotFoundError as error:
-        raise CannotLoad("The model has no weight files.") from error
-    except (ValueError, KeyError, TypeError, RuntimeError, ImportError, AttributeError) as error:
-        raise CannotLoad(f"The model's files cannot be loaded ({config.get('model_type', 'unknown type')}).") from error
-    wanted = platform.resident_dtype(dtype, device)
-    model = platform.apply_dtype(model, wanted)
-    arrays = [array for _, array in cast("list[tuple[str, Any]]", tree_flatten(model.parameters()))]
-    effective = str(config.get("torch_dtype", "native")) if wanted == "native" else wanted
-    if wanted == "native" and config.get("quantization"):
-        effective = f"{config['quantization'].get('bits')}-bit"
-    return Loaded(Speaking(model), config, effective, sum(array.nbytes for array in arrays))
+    loaded = as_this_machine_runs_it(model, config, dtype, device)
+    return replace(loaded, model=Speaking(loaded.model))
 
 
 class Speaking:
