@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 
 import structlog
@@ -94,16 +94,18 @@ class QuotaMiddleware:
         identity: Identity | None = getattr(request, "identity", None)
         if identity is None or not identity.key_id:
             return await self.get_response(request)
-        asks = needed(request.method or "GET", request.path) == INFERENCE
-        place = admitted(identity, uuid.uuid4().hex) if asks else nullcontext()
+        method = request.method or "GET"
+        place = admitted(identity, uuid.uuid4().hex) if needed(method, request.path) == INFERENCE else None
         try:
-            if spends(request.method or "GET", request.path):
+            if spends(method, request.path):
                 await check_allowance(identity)
-            standing = await place.__aenter__()
+            standing = await place.__aenter__() if place is not None else None
         except Refusal as refusal:
             return error_response(request, refusal)
         except BROKER_ERRORS as error:
             return unavailable(request, error)
+        if place is None:
+            return await self.get_response(request)
         try:
             response = await self.get_response(request)
         except BaseException:

@@ -10,10 +10,12 @@ import pytest
 import redis
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
-from django.test import AsyncClient, Client
+from django.http import HttpRequest, StreamingHttpResponse
+from django.test import AsyncClient, Client, RequestFactory
 from django.utils import timezone
 
 from mlxplatform.accounts import identity, keys, usage
+from mlxplatform.accounts.middleware import QuotaMiddleware
 from mlxplatform.accounts.models import ApiKey, AuditEntry, UsageDay
 from mlxplatform.accounts.quotas import admitted, spend, spend_now
 from mlxplatform.inference.contract import Refusal, Usage
@@ -176,6 +178,17 @@ def test_a_key_whose_tokens_are_used_up_orders_no_work_that_needs_more(client: C
     after = client.post(path, data={}, content_type="application/json", headers=bearer(secret))
     assert after.status_code == 429 and after["Retry-After"] and "used up" in after.content.decode()
     assert client.get("/v1/batches", headers=bearer(secret)).status_code == 200
+
+
+async def test_what_holds_no_place_is_passed_on_as_it_is() -> None:
+    request = RequestFactory().get("/v1/files/file-1/content")
+    request.identity = _limited(concurrency=1)
+
+    async def download(_: HttpRequest) -> StreamingHttpResponse:
+        return StreamingHttpResponse(iter([b"one ", b"two"]))
+
+    answer = await QuotaMiddleware(download)(request)
+    assert not answer.is_async and b"".join(answer.streaming_content) == b"one two"
 
 
 def _limited(**limits: int) -> identity.Identity:
