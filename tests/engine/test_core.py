@@ -159,7 +159,7 @@ def test_a_chat_beside_rows_is_answered_before_their_next_step(make_driver: Any,
     before = len(driver.steps)
     while 9 not in driver.tokens:
         driver.step()
-    assert [token.seq for step in driver.steps[before:-1] for token in step.tokens] == []
+    assert [token.seq for step in driver.steps[before:] for token in step.tokens] == [9], "nor does it wait for a step of theirs"
     driver.run()
     assert driver.tokens[9] == alone(chat, max_tokens=5)
     assert [driver.tokens[seq] for seq in range(4)] == [alone(prompt, max_tokens=30) for prompt in rows]

@@ -103,6 +103,7 @@ def test_a_newcomers_prompt_goes_before_the_steps_of_rows_and_for_a_moment_befor
     assert not newcomers_first([chat, prompt], 60, 100, 2), "not for long"
     assert not newcomers_first([chat, prompt], 2000, 100, 0), "not for a prompt of many turns"
     assert not newcomers_first([chat, row_prompt], 60, 100, 0), "not for rows"
+    assert newcomers_first([row, row_prompt], 2000, 100, 50), "except among rows: a chat waits for a chunk or a step, not both"
     assert not newcomers_first([prompt], 60, 100, 0) and not newcomers_first([chat, row], 1, 100, 0)
 
 
@@ -112,7 +113,7 @@ def test_prefill_is_short_only_while_somebody_waits_for_tokens() -> None:
     assert chunk_tokens([chat, prompt], 1000, 0.1) == 100
     assert chunk_tokens([chat, prompt, row_prompt], 1000, 0.1) == 50
     assert chunk_tokens([prompt], 1000, 0.1) == 400
-    assert chunk_tokens([row, row_prompt], 1000, 0.1) == CHUNK_CAP
-    assert chunk_tokens([row, row_prompt], 50, 0.1) == 100, "two seconds are the most a chat that arrives has to wait"
+    assert chunk_tokens([row, row_prompt], 1000, 0.1) == 400
+    assert chunk_tokens([row, row_prompt], 100, 0.1) == 40, "a chat that arrives waits for four tenths of a second"
     assert chunk_tokens([chat, prompt], 1, 0.1) == CHUNK_FLOOR
     assert chunk_tokens([chat, prompt], 10**9, 0.1) == CHUNK_CAP

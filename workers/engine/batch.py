@@ -62,7 +62,8 @@ class Row:
     ``processors`` need it. ``adapter`` is the slot of its adapter, 0 for none. ``fault`` is set by a chooser
     that could not serve this row; the row is then ended without harm to the others. ``ahead`` tells what may come
     next when the row runs alone, None for rows that are told a token at a time. ``kept`` says that somebody wants its
-    cache when it ends, which costs cutting it out of the batch. ``pictures`` are what the first ``prompt`` tokens refer
+    cache when it ends, which costs cutting it out of the batch. ``watched`` says that somebody waits for its first token,
+    which then does not wait for a step of everybody. ``pictures`` are what the first ``prompt`` tokens refer
     to, packed, for a model that sees.
     """
 
@@ -77,6 +78,7 @@ class Row:
     fault: str | None = None
     ahead: Ahead | None = None
     kept: bool = True
+    watched: bool = False
     pictures: bytes = b""
     prompt: int = 0
 
@@ -125,9 +127,11 @@ class _Decoding(_Generation):
 
     #: Tokens of a row that runs alone, already fed and not yet given out; the next one is behind them.
     _settled: list[int]
+    #: First tokens of those who joined, made before they joined.
+    _first: list[Any]
 
     def __init__(self, *args: Any, **kwargs: Any):
-        self._settled = []
+        self._settled, self._first = [], []
         super().__init__(*args, **kwargs)
 
     def _step(self) -> tuple[list[int], list[Any]]:
@@ -212,9 +216,20 @@ class _Decoding(_Generation):
         super().filter(keep)
 
     def extend(self, batch: Any) -> None:
+        """Take others in. Newcomers that are watched make a step of their own first: it is shorter than everybody's."""
+        if not any(batch._num_tokens) and any(row.watched for row in batch.samplers):
+            self._first += batch.next()
+            batch._rewind()
+        if not len(batch):
+            return
         if len(self.uids):
             self._rewind()
         super().extend(batch)
+
+    def first_tokens(self) -> list[Any]:
+        """Responses of newcomers since the last call."""
+        first, self._first = self._first, []
+        return first
 
 
 def _decoding_class(chosen_by: Chooser) -> type[_Decoding]:
@@ -296,6 +311,10 @@ class Batch(BatchGenerator):
             joined, self._generation_batch = self._generation_batch, decoding
             if len(joined):
                 decoding.extend(joined)
+
+    def next(self) -> tuple[list[Any], list[Any]]:
+        prompts, responses = super().next()
+        return prompts, [*responses, *self._generation_batch.first_tokens()]
 
     def set_prefill_tokens(self, tokens: int) -> None:
         self.prefill_step_size = tokens

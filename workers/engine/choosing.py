@@ -61,6 +61,7 @@ class RowChooser:
             logprobs=order.logprobs,
             pictures=order.pictures,
             prompt=len(order.prompt),
+            watched=order.priority == "interactive",
         )
         if order.adapter is not None:
             if self._adapters is None:

@@ -23,10 +23,9 @@ PASSED_OVER = 2
 CHUNK_FLOOR = 16
 #: Most prompt tokens of one sequence per step.
 CHUNK_CAP = 512
-#: Longest prefill turn while nobody waits for tokens, as a multiple of the target; new arrivals wait for it.
+#: Longest prefill turn while nobody watches tokens come, as a multiple of the target: what a chat that arrives, a
+#: cancel and the end of the lease wait for at most.
 IDLE_STRETCH = 4.0
-#: The same while only rows run: what a chat that arrives, a cancel and the end of the lease wait for at most.
-ROW_STRETCH = 20.0
 
 
 @dataclass(frozen=True)
@@ -77,10 +76,18 @@ def gathers(running: Listing[Standing], admit: int, waiting: int, steps: int) ->
 
 
 def newcomers_first(running: Listing[Standing], longest_rest: int, chunk: int, turns: int, row_share: int = 0) -> bool:
-    """Whether this turn feeds prompts only. ``longest_rest`` is what is left of the longest, ``turns`` how many went by so."""
+    """Whether this turn feeds prompts only. ``longest_rest`` is what is left of the longest, ``turns`` how many went by so.
+
+    Rows among themselves always do: all of them are through at the same time either way, and a chat that arrives waits
+    for a piece of a prompt or for a step, never for both.
+    """
     decoding = [standing for standing in running if standing.decoding]
     prefilling = [standing for standing in running if not standing.decoding]
-    if not decoding or not prefilling or any(standing.is_row for standing in prefilling):
+    if not decoding or not prefilling:
+        return False
+    if all(standing.is_row for standing in running):
+        return True
+    if any(standing.is_row for standing in prefilling):
         return False
     if all(standing.is_row for standing in decoding):
         return row_share == 0 or turns < PASSED_OVER
@@ -94,16 +101,12 @@ def chunk_tokens(
 ) -> int:
     """Prompt tokens per sequence and step so that one prefill turn lasts about ``target_seconds``.
 
-    Only a sequence that waits for tokens makes the target bind. While nobody decodes a longer turn is allowed, since only
-    arrivals could notice it, and a much longer one with rows alone: on a fast machine the cap binds first.
+    Only a chat that waits for tokens makes the target bind. While none does a longer turn is allowed, since only
+    arrivals could notice it.
     """
     prefilling = [standing for standing in running if not standing.decoding]
     if not prefilling:
         return CHUNK_CAP
-    if all(standing.is_row for standing in running):
-        stretch = ROW_STRETCH
-    else:
-        decoding = any(standing.decoding and not standing.is_row for standing in running)
-        stretch = 1.0 if decoding else IDLE_STRETCH
+    stretch = 1.0 if any(standing.decoding and not standing.is_row for standing in running) else IDLE_STRETCH
     tokens = int(tokens_per_second * target_seconds * stretch / len(prefilling))
     return max(CHUNK_FLOOR, min(CHUNK_CAP, tokens))
