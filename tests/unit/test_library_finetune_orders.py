@@ -53,6 +53,21 @@ def test_an_order_shows_what_auto_became() -> None:
     assert str(settings.HOME) not in json.dumps(stored.config)
 
 
+def test_a_runs_own_configuration_orders_the_same_run() -> None:
+    create(training_file=upload(), suffix="again", seed=5, mlx={"rank": 4, "steps_per_eval": 7})
+    first = Job.objects.get()
+    exported = {name: value for name, value in first.config.items() if name != "data"}  # what run.json holds
+    exported |= {"lineage": {"files": {}}, "job": first.id, "name": "ft:…", "output": "ad_1", "formats": ["messages"]}
+
+    for config in (first.config, exported):
+        status, answer = post("/api/finetune/submit", config)
+
+        assert status == 200, answer
+        assert Job.objects.get(pk=answer["job_id"]).config == first.config
+    status, answer = post("/api/finetune/submit", {**exported, "revision": "0" * 16})
+    assert (status, answer["field"]) == (400, "revision")
+
+
 def test_given_hyperparameters_and_mlx_fields_are_kept() -> None:
     hyper = {"n_epochs": 2, "batch_size": 4, "learning_rate_multiplier": 0.5}
     method = {"type": "dpo", "dpo": {"hyperparameters": {**hyper, "beta": 0.2}}}

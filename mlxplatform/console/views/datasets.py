@@ -110,7 +110,9 @@ def dataset_new(request: HttpRequest) -> HttpResponse:
         "template": template,
         "fields": fields,
         "error": error,
-        "models": [model for model in local_models.scan() if model.kind == "chat"] if template.needs_llm else [],
+        "models": [model for model in local_models.scan() if model.kind == "chat" and not model.obstacle]
+        if template.needs_llm
+        else [],
         "given": request.POST,
         "filters": dataset_filters.inputs(request.POST),
         "filters_open": bool(error and error.param and error.param.startswith("filters")),
