@@ -262,7 +262,7 @@ def read(row: Row) -> tuple[str, dict[str, Any]]:
     if form is None:
         seen = ", ".join(list(map(str, row))[:12]) or "none"
         known = "; ".join(" + ".join(form.keys) for form in FORMS)
-        raise BadRow("row", f"the keys ({seen}) are no known form; known are: {known}")
+        raise BadRow("row", f"the keys ({seen}) are no known form; known are: {known}; name others in columns")
     return form.name, form.read(row)
 
 

@@ -15,6 +15,9 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "text": ("text",),
 }
 
+#: A character that no database's text and no C library takes; in files it is what is left of a wrong encoding.
+NUL, NUL_INSIDE = "\x00", "contains a NUL character (\\u0000); remove it"
+
 
 def format_of(row: Mapping[str, Any]) -> str:
     """The row's format by its keys, or ""."""
@@ -42,6 +45,8 @@ def problem(row: Any, *, check: str = "full") -> tuple[str, str]:
                 return f"{key}{field.removeprefix('messages')}", why
         elif not isinstance(value, str):
             return key, f"must be text, got {_kind(value)}"
+        elif NUL in value:
+            return key, NUL_INSIDE
         if answers and key != "prompt" and not value:
             return key, "is empty"
     return "", ""
@@ -71,6 +76,8 @@ def _messages(messages: Any, check: str) -> tuple[str, str]:
                 continue
         if not isinstance(content, str):
             return f"{field}.content", "is missing" if "content" not in message else f"must be text, got {_kind(content)}"
+        if NUL in content:
+            return f"{field}.content", NUL_INSIDE
         weight = message.get("weight")
         if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
             return f"{field}.weight", f"must be 0 or 1, got {str(weight)[:40]}"
