@@ -412,7 +412,10 @@ def test_a_preview_shows_everything_and_forecasts_the_run(client: Client, runtim
     asked = sum(runtime.started.values())
     full, version = finished(client, "cot_synthesis", inputs, seed=3, preview=job.id)
     assert full.state == "done" and sum(runtime.started.values()) == asked + 30
-    assert version.report["forecast"] == expected and version.report["seconds"] >= 0
+    report = version.report
+    assert report["forecast"] == expected and report["seconds"] >= 0
+    assert report["reused"]["calls"] == 10 and report["calls"] == 40
+    assert report["reused"]["completion_tokens"] == expected["from"]["completion_tokens"]
 
 
 def test_a_preview_without_a_model(client: Client) -> None:

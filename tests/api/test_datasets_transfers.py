@@ -79,7 +79,7 @@ def test_objects_where_text_belongs_name_row_and_field(upload: Upload) -> None:
         {"messages": [{"role": "assistant", "content": 5}]},
     )
     job, _ = upload(raw)
-    assert "line 1: completion must be text, got an object" in job.error
+    assert "rows.jsonl line 1: completion must be text, got an object" in job.error
     assert "line 2: completion must be text, got a list" in job.error
     assert "line 3: messages[0].content must be text, got a number" in job.error
 
@@ -95,8 +95,8 @@ def test_mixed_forms_become_conversations_or_are_counted(client: Client, upload:
     job, version = upload(as_lines(*convertible, {"text": "c"}))
     assert job.error_code == "bad_rows" and "line 5" in job.error
     assert (
-        "2 messages (first at line 1), 1 prompt_completion (first at line 2)" in job.error
-        and "1 text (first at line 5)" in job.error
+        "2 messages (first at rows.jsonl line 1), 1 prompt_completion (first at rows.jsonl line 2)" in job.error
+        and "1 text (first at rows.jsonl line 5)" in job.error
     )
     assert version.report["read"] == version.report["used"] + version.report["bad_rows"]
 

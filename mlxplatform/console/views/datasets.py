@@ -188,7 +188,15 @@ def _taken(version: DatasetVersion) -> dict[str, Any]:
     if not expected or "seconds" not in report:
         return {}
     accepted, made = version.counts.get("accepted", 0), version.counts.get("made", 0)
-    return {"expected": expected, "report": report, "rows": accepted, "acceptance": accepted / made if made else 0.0}
+    reused = report.get("reused", {})
+    return {
+        "expected": expected,
+        "report": report,
+        "rows": accepted,
+        "acceptance": accepted / made if made else 0.0,
+        "tokens": report["completion_tokens"] + reused.get("completion_tokens", 0),
+        "reused": reused.get("calls", 0),
+    }
 
 
 def _lengths(version: DatasetVersion) -> list[int]:
