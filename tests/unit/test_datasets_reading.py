@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -376,6 +378,12 @@ def test_parquet_gives_back_what_it_was_given() -> None:
     found = rows_of(raw, "parquet")
     assert len(found) == 12_000 and found[:2] == RICH
     assert rows_of(raw, "jsonl") == found, "a Parquet file is known by its content"
+
+
+def test_what_columns_hold_in_place_of_text_is_named() -> None:
+    values = (b"a", Decimal("1.5"), date(2024, 1, 1), datetime(2024, 1, 1, tzinfo=UTC), ["a"], None)
+    said = [shape.problem({"text": value})[1] for value in values]
+    assert said == [f"must be text, got {kind}" for kind in ("bytes", "a number", "a date", "a time", "a list", "null")]
 
 
 def test_parquet_made_by_others() -> None:

@@ -13,10 +13,12 @@ from mlxplatform.files import jsonl
 def sources(inputs: Inputs) -> Iterator[Source | Drop]:
     user_key, assistant_key = inputs["user_key"], inputs["assistant_key"]
     for line in jsonl.lines(io.BytesIO(inputs["input_jsonl"].encode("utf-8", "surrogatepass"))):
-        row = line if isinstance(line, jsonl.BadLine) else jsonl.parse(line)
+        if isinstance(line, jsonl.BadLine):
+            yield _unusable(line)
+            continue
+        row = jsonl.parse(line)
         if isinstance(row, jsonl.BadLine):
-            column = f", column {row.column}" if row.column else ""
-            yield Drop(row.code, row.reason, f"line {row.line}{column}")
+            yield _unusable(row)
             continue
         where = f"line {line.number}"
         pair = [as_text(row.get(key)) for key in (user_key, assistant_key)]
@@ -31,6 +33,11 @@ def sources(inputs: Inputs) -> Iterator[Source | Drop]:
                 )
             continue
         yield Source(str(line.number), tuple(pair))
+
+
+def _unusable(line: jsonl.BadLine) -> Drop:
+    column = f", column {line.column}" if line.column else ""
+    return Drop(line.code, line.reason, f"line {line.line}{column}")
 
 
 def as_text(value: object) -> str | None:
