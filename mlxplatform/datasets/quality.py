@@ -43,6 +43,8 @@ def reused(job: str) -> dict[str, int]:
     made_before = RowCall.objects.filter(job=job, state=RowCall.State.DONE, prompt_tokens=0, completion_tokens=0)
     found = {"calls": 0, "prompt_tokens": 0, "completion_tokens": 0}
     for raw in made_before.values_list("output", flat=True).iterator(chunk_size=500):
+        if raw is None:
+            continue
         usage = decode_output(bytes(raw)).usage
         found["calls"] += 1
         found["prompt_tokens"] += usage.prompt
