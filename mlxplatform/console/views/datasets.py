@@ -89,7 +89,9 @@ def dataset_detail(request: HttpRequest, dataset_id: str) -> HttpResponse:
 def dataset_new(request: HttpRequest) -> HttpResponse:
     template = TEMPLATES.get(request.GET.get("template", ""))
     if template is None:
-        return render(request, "console/dataset_choose.html", {"title": "New dataset", "templates": TEMPLATES.values()})
+        made = [one for one in TEMPLATES.values() if not one.needs_llm], [one for one in TEMPLATES.values() if one.needs_llm]
+        groups = list(zip(("From what you have", "Written by a model"), made, strict=True))
+        return render(request, "console/dataset_choose.html", {"title": "New dataset", "groups": groups})
     error: Refusal | None = None
     if request.method == "POST":
         body = _order(request, template.id, [field.name for field in template.fields])
