@@ -30,7 +30,11 @@ const typed = (form) => [...form.elements].filter((one) => one.name && !["hidden
 function keep(form) {
   if (!document.querySelector(".side")) return;
   const values = typed(form).map((one) => [one.name, one.value, one.checked ?? null]);
-  sessionStorage.setItem(KEPT, JSON.stringify({ place: place(form), values }));
+  try {
+    sessionStorage.setItem(KEPT, JSON.stringify({ place: place(form), values }));
+  } catch {
+    sessionStorage.removeItem(KEPT);  // more than a tab may keep
+  }
 }
 
 const kept = JSON.parse(sessionStorage.getItem(KEPT) ?? "null");
