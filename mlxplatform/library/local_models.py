@@ -36,6 +36,7 @@ _ARCHITECTURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MAX_GROUP, _MAX_CONTEXT, _MAX_SIZE = 4096, 1_000_000_000, 100_000_000
 #: Weights that only a model which sees has, and the files of its picture processor.
 _EYES = re.compile(r"(^|\.)(vision|visual|vit|image)")
+_IN_A_BLOCK = re.compile(r"(^|\.)layers\.\d+\.")
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64"}
 
@@ -196,6 +197,18 @@ def read(model_id: str, folder: Path, source: Source = "home") -> LocalModel:
         provenance=weight_files.json_object(folder / PROVENANCE) or {},
         vision=sees,
     )
+
+
+def layers(model: LocalModel) -> list[str]:
+    """Names of the linear layers inside its blocks, from its weights' headers; none where these are not in MLX's own format."""
+    found = set()
+    for file in weight_files.of(model.path):
+        header = weight_files.header(file)
+        if header.format != "mlx":
+            return []
+        two = (name for name, tensor in header.tensors.items() if len(tensor.shape) == 2 and name.endswith(".weight"))
+        found |= {name.removesuffix(".weight") for name in two if _IN_A_BLOCK.search(name)}
+    return sorted(found)
 
 
 def _speechless(kind: Kind, folder: Path) -> str:

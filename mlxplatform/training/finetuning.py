@@ -164,6 +164,8 @@ def _settle(order: dict[str, Any], model: LocalModel) -> None:
         raise invalid("num_layers", "num_layers must be -1 or at least 1.")
     if model.context and order["max_seq_length"] > model.context:
         raise invalid("max_seq_length", f"max_seq_length must be at most {model.context}, the model's window.")
+    if order["target_modules"] is not None:
+        _check_modules(order["target_modules"], model)
     if order["suffix"] is not None:
         order["suffix"] = _suffix(order["suffix"])
     full = order["fine_tune_type"] == "full"
@@ -187,10 +189,19 @@ def _settle(order: dict[str, Any], model: LocalModel) -> None:
     order["dtype"] = model.dtype if model.dtype in {"float32", "bfloat16", "float16"} else "bfloat16"
 
 
+def _check_modules(wanted: list[str], model: LocalModel) -> None:
+    """Refuse a name that no layer bears. Only weights that mlx-lm wrote are named as the layers will be."""
+    named = local_models.layers(model)
+    leaves = {path.rsplit(".", 1)[-1] for path in named}
+    for name in wanted:
+        if named and name not in leaves and not any(path.endswith(f".{name}") for path in named):
+            raise invalid("target_modules", f"{model.id} has no layer {name[:80]}; it has {', '.join(sorted(leaves))}.")
+
+
 def _suffix(raw: str) -> str:
     kept = "".join(char if char.isalnum() and char.isascii() else "-" for char in raw.lower()).strip("-")
     if not kept:
-        raise invalid("suffix", "suffix must contain letters or digits.")
+        raise invalid("suffix", "suffix must contain letters from a to z, or digits.")
     return kept
 
 

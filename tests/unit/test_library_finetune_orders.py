@@ -108,6 +108,14 @@ def test_given_hyperparameters_and_mlx_fields_are_kept() -> None:
         ({"mlx": {"keep_checkpoints": 21}}, 400, "mlx.keep_checkpoints"),
         ({"mlx": {"fine_tune_type": "dora", "keep_checkpoints": 1}}, 400, "mlx.keep_checkpoints"),
         ({"method": {"type": ["dpo"]}}, 400, "method.type"),
+        ({"method": {}}, 400, "method.type"),
+        ({"method": {"type": "supervised", "dpo": {}}}, 400, "method.dpo"),
+        ({"method": {"type": "supervised", "supervised": 5}}, 400, "method.supervised"),
+        ({"method": {"type": "supervised", "supervised": {"epochs": 1}}}, 400, "method.supervised.epochs"),
+        ({"method": {"type": "supervised", "supervised": {"hyperparameters": []}}}, 400, "method.supervised.hyperparameters"),
+        ({"method": {"type": "dpo", "dpo": {"hyperparameters": "auto"}}}, 400, "method.dpo.hyperparameters"),
+        ({"mlx": {"target_modules": ["q_proj", "w1"]}}, 400, "mlx.target_modules"),
+        ({"mlx": {"target_modules": ["input_layernorm"]}}, 400, "mlx.target_modules"),
         ({"hyperparameters": {"n_epochs": 10**400}}, 400, "hyperparameters.n_epochs"),
         ({"surprise": 1}, 400, "surprise"),
     ],
@@ -186,6 +194,10 @@ def test_lists_page_by_id_and_filter_by_metadata() -> None:
     assert [job["id"] for job in first["data"] + second["data"]] == made[::-1]
     assert (first["has_more"], second["has_more"]) == (True, False)
     assert [job["id"] for job in client.get("/v1/fine_tuning/jobs?metadata[n]=1").json()["data"]] == [made[1]]
+    events = f"/v1/fine_tuning/jobs/{first['data'][0]['id']}/events"
+    assert client.get(f"{events}?after={client.get(events).json()['data'][0]['id']}").status_code == 200
+    for after in ("x", "ftevent-1", f"ftevent-{first['data'][1]['id'].removeprefix('ftjob-')}-1"):
+        assert client.get(f"{events}?after={after}").status_code == 400
     for query in ("limit=0", "limit=x", "limit=101", "after=ftjob-nothing"):
         assert client.get(f"/v1/fine_tuning/jobs?{query}").status_code in {400, 404}
 
