@@ -7,13 +7,17 @@ never imports mlx, and must start within three seconds and 200 MB.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
+from workers.child_process import DOOR, READY
 from workers.guard import end_with_parent
 from workers.turns import take_short_turns
 
 #: Seconds running requests may go on after SIGTERM. Less than the supervisor's patience.
 DRAIN_SECONDS = 5.0
+#: The same after SIGUSR1: another web process has taken over, and nobody waits for the end of this one.
+HANDOVER_SECONDS = 600.0
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
@@ -32,7 +36,10 @@ def refusal_to_bind(host: str) -> str:
 
 
 def endpoint(host: str, port: int) -> str:
-    """The address in Twisted's endpoint language, where a colon inside a value is escaped."""
+    """Where to accept, in Twisted's endpoint language: the supervisor's socket, else the address with its colons escaped."""
+    if door := os.environ.pop(DOOR, ""):
+        os.set_inheritable(int(door), False)
+        return f"fd:fileno={door}"
     return f"tcp:port={port}:interface={host.replace(':', chr(92) + ':')}"
 
 
@@ -64,12 +71,21 @@ def main() -> None:
     if reason := refusal_to_bind(settings.ENV.host):
         print(f"mlxplatform: {reason}", file=sys.stderr)  # noqa: T201  a sentence for the terminal
         sys.exit(os.EX_CONFIG)
-    Server(
+    server = Server(
         application,
         endpoints=[endpoint(settings.ENV.host, settings.ENV.port)],
         body_limit=limit_of,
         drain_seconds=DRAIN_SECONDS,
-    ).run()
+        on_accepting=_tell_ready,
+    )
+    signal.signal(signal.SIGUSR1, lambda *_: server.hand_over(HANDOVER_SECONDS))
+    server.run()
+
+
+def _tell_ready() -> None:
+    if said := os.environ.pop(READY, ""):
+        os.write(int(said), b"1")
+        os.close(int(said))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -26,6 +27,8 @@ STABLE_AFTER = 60.0
 LINE_LIMIT = 2**16
 #: A machine that has no process, memory or descriptor to spare just now; it may have a moment later.
 PASSING = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+#: Environment variables that carry the numbers of the socket to accept from, and of the pipe to write to once that is done.
+DOOR, READY = "MLXP_DOOR", "MLXP_READY"
 #: Seconds a dead child's last lines may take to arrive.
 LAST_LINES = 1.0
 
@@ -47,8 +50,20 @@ def cause(status: int) -> str:
 class Child:
     """One line of the Procfile at work."""
 
-    def __init__(self, process: Process, environment: Mapping[str, str], lifeline_fd: int, output: Output, *, on_terminal: bool):
+    def __init__(
+        self,
+        process: Process,
+        environment: Mapping[str, str],
+        lifeline_fd: int,
+        output: Output,
+        *,
+        on_terminal: bool,
+        door: socket.socket | None = None,
+    ):
         self.process = process
+        #: Set once a child with a ``door`` accepts connections.
+        self.ready = asyncio.Event()
+        self._door = door
         self.pid: int | None = None
         self._environment = environment
         self._lifeline_fd = lifeline_fd
@@ -118,6 +133,16 @@ class Child:
             except ProcessLookupError:
                 pass
 
+    def retire(self) -> None:
+        """Start the process no more, and tell it that another has taken its door over: it may take its time."""
+        self._stopping = True
+        self._wake.set()
+        if self.pid is not None:
+            try:
+                os.kill(self.pid, signal.SIGUSR1)
+            except ProcessLookupError:
+                pass
+
     def signal(self, signum: signal.Signals) -> None:
         """Signal the whole process group."""
         if self.pid is not None:
@@ -127,15 +152,38 @@ class Child:
                 pass
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            self.process.command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=dict(self._environment),
-            pass_fds=(self._lifeline_fd,),
-            start_new_session=True,
-        )
+        more, fds = {}, [self._lifeline_fd]
+        heard, said = os.pipe() if self._door is not None else (-1, -1)
+        if self._door is not None:
+            fds += [self._door.fileno(), said]
+            more = {DOOR: str(self._door.fileno()), READY: str(said)}
+        try:
+            child = subprocess.Popen(
+                self.process.command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**self._environment, **more},
+                pass_fds=fds,
+                start_new_session=True,
+            )
+        except OSError:
+            if heard >= 0:
+                os.close(heard)
+            raise
+        finally:
+            if said >= 0:
+                os.close(said)
+        if heard >= 0:
+            asyncio.get_running_loop().add_reader(heard, self._hear, heard)
+        return child
+
+    def _hear(self, heard: int) -> None:
+        """The child has said that it accepts connections, or is gone."""
+        asyncio.get_running_loop().remove_reader(heard)
+        if os.read(heard, 1):
+            self.ready.set()
+        os.close(heard)
 
     async def _read(self, child: subprocess.Popen[bytes]) -> None:
         assert child.stdout is not None

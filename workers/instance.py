@@ -79,7 +79,7 @@ def recorded(home: Path) -> dict[str, int]:
     return {name: pid for name, pid in found.items() if isinstance(pid, int)} if isinstance(found, dict) else {}
 
 
-def _is_ours(pid: int) -> bool:
+def is_ours(pid: int) -> bool:
     """Whether ``pid`` still is a process of the platform, not a stranger with a recycled number."""
     answer = subprocess.run(["/bin/ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return any(word in answer.stdout for word in ("-m workers.", "-m mlxplatform."))
@@ -90,11 +90,11 @@ def end_leftovers(home: Path) -> list[str]:
 
     The broker is left alone: it is adopted by :mod:`workers.broker_process`, which lets it write its log first.
     """
-    left = {name: pid for name, pid in recorded(home).items() if name != "supervisor" and _is_ours(pid)}
+    left = {name: pid for name, pid in recorded(home).items() if name != "supervisor" and is_ours(pid)}
     deadline = time.monotonic() + LEFTOVER_GRACE
     while left and time.monotonic() < deadline:
         time.sleep(0.05)
-        left = {name: pid for name, pid in left.items() if _is_ours(pid)}
+        left = {name: pid for name, pid in left.items() if is_ours(pid)}
     for name, pid in left.items():
         try:
             if name != "broker":

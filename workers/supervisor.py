@@ -11,7 +11,6 @@ running after kill -9. Here every child holds a lifeline (:mod:`workers.guard`),
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import os
 import signal
@@ -23,45 +22,23 @@ from pathlib import Path
 from typing import Any
 
 from mlxplatform import environment, paths
-from workers import broker_process, procfile, ready
+from workers import broker_process, listener, procfile, ready
 from workers.child_process import Child, Misconfigured
 from workers.guard import Lifeline
 from workers.instance import CannotStart, end_leftovers, record, take_lock
 from workers.output import Output
 
 ROOT = Path(__file__).resolve().parent.parent
-BROKER = "broker"
+BROKER, WEB = "broker", "web"
 
 #: Who ends before whom: the web finishes its answers while the engines still work; the broker goes last.
 STOP_ORDER: tuple[tuple[str, ...], ...] = (("web",), (), (BROKER,))
 #: Seconds each group may take to end by itself before it is killed.
 STOP_TIMEOUT = 10.0
+#: Seconds a new web process may take until it accepts connections; the old one works on meanwhile.
+HANDOVER_TIMEOUT = 60.0
 #: Seconds the broker may take to answer for the first time.
 BROKER_TIMEOUT = 60.0
-
-
-def check_port(host: str, port: int) -> None:
-    """Say that a port is taken before anything starts.
-
-    Raises:
-        CannotStart: the address cannot be bound.
-    """
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except socket.gaierror:
-        raise CannotStart(f"MLXPLATFORM_HOST={host} is not an address of this machine.") from None
-    family, kind, protocol, _, address = found[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(address)
-            probe.listen(1)
-        except PermissionError:
-            raise CannotStart(f"port {port} needs more rights than this user has; choose one above 1023 with PORT=….") from None
-        except OSError as error:
-            if error.errno == errno.EADDRNOTAVAIL:
-                raise CannotStart(f"MLXPLATFORM_HOST={host} is not an address of this machine.") from None
-            raise CannotStart(f"port {port} on {host} is taken by another program; choose another with PORT=….") from None
 
 
 def child_environment(settings: environment.Environment, lifeline: Lifeline) -> dict[str, str]:
@@ -112,17 +89,30 @@ def prepare(environ: Mapping[str, str], lifeline: Lifeline, output: Output) -> d
 class Supervisor:
     """The children of one run."""
 
-    def __init__(self, settings: environment.Environment, environ: Mapping[str, str], lifeline: Lifeline, output: Output):
+    def __init__(
+        self,
+        settings: environment.Environment,
+        environ: Mapping[str, str],
+        lifeline: Lifeline,
+        output: Output,
+        door: socket.socket | None = None,
+    ):
         self._settings = settings
+        self._environ = environ
+        self._lifeline = lifeline
         self._output = output
+        self._door = door
         self._asked = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._handover = asyncio.Event()
+        self._leaving: dict[asyncio.Task[None], Child] = {}
         wanted = [process for process in procfile.load() if process.name != BROKER or not settings.redis_url]
-        self._children = {
-            process.name: Child(process, environ, lifeline.read_fd, output, on_terminal=process.name != BROKER)
-            for process in wanted
-        }
+        self._children = {process.name: self._child(process) for process in wanted}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def _child(self, process: procfile.Process) -> Child:
+        door = self._door if process.name == WEB else None
+        return Child(process, self._environ, self._lifeline.read_fd, self._output, on_terminal=process.name != BROKER, door=door)
 
     async def run(self, told: Mapping[str, str]) -> None:
         """Start, keep and finally end the children. Returns when asked to stop.
@@ -133,6 +123,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(signum, self._ask_to_stop)
+        loop.add_signal_handler(signal.SIGUSR2, self._handover.set)
         announcement: asyncio.Task[None] | None = None
         try:
             if BROKER in self._children:
@@ -142,16 +133,52 @@ class Supervisor:
                 if name not in self._tasks:
                     self._start(name)
             announcement = asyncio.create_task(ready.announce(self._settings, told, self._output))
-            stop = asyncio.create_task(self._asked.wait())
-            ended, _ = await asyncio.wait({stop, *self._tasks.values()}, return_when=asyncio.FIRST_COMPLETED)
-            for task in ended - {stop}:
-                task.result()
+            await self._watch()
         except Misconfigured as error:
             raise CannotStart(str(error)) from None
         finally:
             if announcement is not None:
                 announcement.cancel()
             await self._stop()
+
+    async def _watch(self) -> None:
+        """Until asked to stop: children that cannot run as configured end it, and web processes hand over when told to."""
+        stop = asyncio.create_task(self._asked.wait())
+        while not stop.done():
+            handover = asyncio.create_task(self._handover.wait())
+            ended, _ = await asyncio.wait({stop, handover, *self._tasks.values()}, return_when=asyncio.FIRST_COMPLETED)
+            handover.cancel()
+            for task in ended - {stop, handover}:
+                task.result()
+            if self._handover.is_set() and not stop.done():
+                self._handover.clear()
+                await self._hand_over(stop)
+
+    async def _hand_over(self, stop: asyncio.Task[Any]) -> None:
+        """Start another web process beside the running one; once it accepts connections, the old one ends its answers."""
+        if self._door is None:
+            self._output.line("supervisor", "an IPv6 address cannot be handed over; restart the platform instead")
+            return
+        old, old_task = self._children[WEB], self._tasks[WEB]
+        fresh = self._child(old.process)
+        task = asyncio.create_task(fresh.run(self._record, sweep=True), name=WEB)
+        accepts = asyncio.create_task(fresh.ready.wait())
+        await asyncio.wait({accepts, task, stop}, timeout=HANDOVER_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+        accepts.cancel()
+        if not fresh.ready.is_set():
+            fresh.stop()
+            fresh.signal(signal.SIGKILL)
+            await asyncio.wait({task})
+            if not task.cancelled():
+                task.exception()
+            self._output.line("supervisor", "the new web process did not come up, see logs/web.log; the old one goes on")
+            return
+        self._children[WEB], self._tasks[WEB] = fresh, task
+        self._record()
+        old.retire()
+        self._leaving[old_task] = old
+        old_task.add_done_callback(self._leaving.pop)
+        self._output.line("supervisor", f"web (pid {fresh.pid}) has taken over; pid {old.pid} ends its answers")
 
     def _ask_to_stop(self) -> None:
         if self._asked.is_set():
@@ -190,7 +217,8 @@ class Supervisor:
             return
         for name in names:
             self._children[name].stop()
-        running = asyncio.gather(*(self._tasks[name] for name in names), return_exceptions=True)
+        leaving = tuple(self._leaving) if WEB in names else ()
+        running = asyncio.gather(*(self._tasks[name] for name in names), *leaving, return_exceptions=True)
         hurry = asyncio.create_task(self._hurry.wait())
         both: set[asyncio.Future[Any]] = {running, hurry}
         await asyncio.wait(both, timeout=STOP_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
@@ -199,6 +227,8 @@ class Supervisor:
                 if self._children[name].pid is not None:
                     self._output.line("supervisor", f"{name} did not end in time and is killed")
                 self._children[name].signal(signal.SIGKILL)
+            for child in tuple(self._leaving.values()):
+                child.signal(signal.SIGKILL)
             await running
         hurry.cancel()
 
@@ -211,7 +241,7 @@ def start() -> None:
     """
     settings = environment.read()
     with take_lock(settings.home):
-        check_port(settings.host, settings.port)
+        door = listener.listen(settings.host, settings.port)
         try:
             output = Output(paths.logs_dir(settings.home))
         except OSError as error:
@@ -224,13 +254,15 @@ def start() -> None:
             told = prepare(environ, lifeline, output)
 
             async def keep_running() -> None:
-                await Supervisor(settings, environ, lifeline, output).run(told)
+                await Supervisor(settings, environ, lifeline, output, door).run(told)
 
             asyncio.run(keep_running())
             output.say("MLX Platform has stopped.")
         finally:
             lifeline.close()
             output.close()
+            if door is not None:
+                door.close()
 
 
 def main() -> None:

@@ -34,8 +34,15 @@ _REMEMBER = 2.0
 _REMEMBER_COUNT = 4096
 
 
-#: Headers with which a proxy says that it passes a request on.
-_FORWARDING = ("HTTP_FORWARDED", "HTTP_X_FORWARDED_FOR", "HTTP_X_FORWARDED_HOST", "HTTP_X_REAL_IP", "HTTP_VIA")
+#: How the headers begin with which proxies, tunnels and balancers say that they pass a request on.
+_FORWARDING = (
+    "HTTP_FORWARDED",
+    "HTTP_X_FORWARDED",
+    "HTTP_X_REAL_IP",
+    "HTTP_VIA",
+    "HTTP_X_CLIENT_IP",
+    "HTTP_X_CLUSTER_CLIENT_IP",
+) + ("HTTP_X_ORIGINAL_", "HTTP_X_ENVOY_", "HTTP_CF_", "HTTP_TRUE_CLIENT_IP", "HTTP_FLY_CLIENT_IP", "HTTP_TAILSCALE_")
 
 NO_LIMITS = Quota()
 
@@ -135,7 +142,7 @@ def offered_keys(request: HttpRequest) -> list[str]:
 
 def is_loopback(request: HttpRequest) -> bool:
     """Whether somebody on this machine asks: the socket's peer is, and no proxy on it speaks for another."""
-    if any(name in request.META for name in _FORWARDING):
+    if any(name.startswith(_FORWARDING) for name in request.META):
         return False
     try:
         return ipaddress.ip_address(request.META.get("REMOTE_ADDR", "")).is_loopback

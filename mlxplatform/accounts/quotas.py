@@ -77,8 +77,23 @@ async def check_allowance(identity: Identity) -> None:
         Refusal: 429 when the key's tokens for today are used up.
     """
     allowed = identity.quota.tokens_per_day
-    if allowed and int(await async_client().get(_key("tpd", identity.key_id, _day())) or 0) >= allowed:
+    if allowed:
+        _compare(await async_client().get(_spent_today(identity.key_id)), allowed)
+
+
+def check_allowance_now(key_id: str, allowed: int) -> None:
+    """As :func:`check_allowance`, for threads."""
+    if allowed:
+        _compare(sync_client().get(_spent_today(key_id)), allowed)
+
+
+def _compare(spent: Any, allowed: int) -> None:
+    if int(spent or 0) >= allowed:
         raise _over(f"This key's {allowed} tokens for today are used up.", _seconds_to_midnight())
+
+
+def _spent_today(key_id: str) -> str:
+    return _key("tpd", key_id, _day())
 
 
 async def spend(key_id: str, tokens: int) -> None:
@@ -94,7 +109,7 @@ def spend_now(key_id: str, tokens: int) -> None:
 
 
 def _count_tokens(pipe: Any, key_id: str, tokens: int) -> Any:
-    name = _key("tpd", key_id, _day())
+    name = _spent_today(key_id)
     pipe.incrby(name, tokens)
     pipe.expire(name, 2 * 86400)
     return pipe

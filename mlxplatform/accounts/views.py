@@ -23,12 +23,11 @@ from mlxplatform.accounts.serializers import (
     UsageSerializer,
 )
 from mlxplatform.inference.contract import Refusal
+from mlxplatform.spreadsheet import inert
 
 _OBJECT = OpenApiTypes.OBJECT
 #: Most audit entries one answer carries.
 _AUDIT_PAGE = 200
-#: A spreadsheet runs cells that start with one of these.
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def _identity(request: Request) -> Identity:
@@ -124,7 +123,7 @@ class UsageReport(APIView):
         writer = csv.DictWriter(out, fieldnames=UsageSerializer.Meta.fields)
         writer.writeheader()
         for row in data:
-            writer.writerow({name: _cell(value) for name, value in row.items()})
+            writer.writerow({name: inert(value) if isinstance(value, str) else value for name, value in row.items()})
         return HttpResponse(
             out.getvalue(),
             content_type="text/csv; charset=utf-8",
@@ -151,8 +150,3 @@ class Audit(APIView):
         return Response(
             {"ok": True, "entries": AuditSerializer(page[:_AUDIT_PAGE], many=True).data, "has_more": len(page) > _AUDIT_PAGE}
         )
-
-
-def _cell(value: object) -> object:
-    """Text that a spreadsheet would run as a formula gets a leading quote."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value

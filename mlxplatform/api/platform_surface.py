@@ -52,7 +52,7 @@ post /api/models/{model_id}/unpin | Let it leave memory again
 post /api/models/{model_id}/load | Load the model now
 post /api/models/{model_id}/unload | Take it out of memory
 get /api/gc/plan | What could be deleted to free the disk
-post /api/gc/execute | Delete what the plan names : yes
+post /api/gc/execute | Delete what the plan names : yes items
 
 # Jobs
 get /api/jobs | Jobs, newest first ? kind state status parent after limit

@@ -12,6 +12,9 @@ from django.http import QueryDict
 
 from mlxplatform.datasets.filters.settings import PII_MODES
 
+#: What a flag's control says for the filter to be on.
+DROP = "drop"
+
 
 @dataclass(frozen=True)
 class FilterInput:
@@ -31,7 +34,8 @@ FILTERS = (
     FilterInput("max_chars", "Longest row, characters", "number"),
     FilterInput("languages", "Languages of answers", "list", "such as en, de; empty: any"),
     FilterInput("pii", "Personal data", "choice", "patterns only, no promise", PII_MODES),
-    FilterInput("repetition", "Answers that go round in circles", "flag", "small models write them", ("drop", "keep")),
+    FilterInput("repetition", "Answers that go round in circles", "flag", "small models write them", (DROP, "keep")),
+    FilterInput("complete", "Answers that the token limit cut off", "flag", "they teach to stop in mid-sentence", (DROP, "keep")),
     FilterInput("judge", "Let the model grade rows and keep those from this grade on", "judge", "1 to 10; empty: no judge"),
 )
 
@@ -49,7 +53,7 @@ def of_form(posted: QueryDict) -> dict[str, Any]:
         if not raw or (item.kind == "choice" and raw == item.choices[0]):
             continue
         if item.kind == "flag":
-            if raw == item.choices[0]:
+            if raw == DROP:
                 found[item.name] = True
             continue
         if item.kind == "list":

@@ -9,13 +9,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import structlog
-from django.contrib.auth.decorators import login_required
+from django.contrib.auth.views import redirect_to_login
 from django.db import InterfaceError, OperationalError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import render, resolve_url
+from django.utils.http import url_has_allowed_host_and_scheme
 
 from mlxplatform.accounts.identity import Identity, of_person
 from mlxplatform.accounts.scopes import grants
@@ -52,9 +54,27 @@ def page(scope: str) -> Callable[[View], View]:
                 words = "The database is busy or not reachable. Try again shortly.\n"
                 return _dressed(HttpResponse(words, status=503, content_type="text/plain", headers={"Retry-After": "2"}))
 
-        return login_required(guarded)
+        @functools.wraps(view)
+        def signed(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
+            if request.user.is_authenticated:
+                return guarded(request, *args, **kwargs)
+            return _dressed(redirect_to_login(_way_back(request)))
+
+        return signed
 
     return decorate
+
+
+def _way_back(request: HttpRequest) -> str:
+    """Where to go after signing in again. What a form was sent to may be no page: back to the one it was on, which fills
+    itself in again (page.js)."""
+    if request.method in {"GET", "HEAD"}:
+        return request.get_full_path()
+    page = request.headers.get("Referer", "")
+    if not url_has_allowed_host_and_scheme(page, {request.get_host()}):
+        return resolve_url("console:home")
+    parts = urlsplit(page)
+    return f"{parts.path}?{parts.query}" if parts.query else parts.path
 
 
 #: For pages that concern nobody but the person who looks.

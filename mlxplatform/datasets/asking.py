@@ -15,6 +15,9 @@ from mlxplatform.inference.contract import Constraint, InferenceRequest, Message
 from mlxplatform.rows.contract import RowRequest
 from mlxplatform.rows.pool import RowPool
 
+#: Characters of a text's end by which it is known again within a row.
+CUT_CHARS = 60
+
 _THINK = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 
 
@@ -42,6 +45,8 @@ class Asking:
         self._voice = voice
         self._source = source
         self._ordinal = ordinal
+        #: How the texts end that the token limit cut off.
+        self.cut: set[str] = set()
 
     @property
     def model(self) -> str:
@@ -58,6 +63,7 @@ class Asking:
         constraint: Constraint | None = None,
         prompt: str | None = None,
         stop: Sequence[str] = (),
+        tool_choice: str = "auto",
     ) -> Answer:
         key = f"{self._source}:{step}"
         voice = self._voice
@@ -69,6 +75,7 @@ class Asking:
             messages=list(messages),
             prompt=prompt,
             tools=list(tools),
+            tool_choice=tool_choice,
             template_kwargs={"enable_thinking": False} if prompt is None else {},
             sampling=Sampling(
                 temperature=temperature if voice.temperature is None else voice.temperature,
@@ -85,4 +92,6 @@ class Asking:
             error = result.error
             raise CallFailed(error.code if error else "internal_error", error.message if error else "")
         out = result.output
+        if out.finish_reason == "length" and constraint is None and out.text.strip():
+            self.cut.add(out.text.rstrip()[-CUT_CHARS:])
         return Answer(_THINK.sub("", out.text).strip(), out.text, out.reasoning, tuple(out.tool_calls), out.finish_reason)

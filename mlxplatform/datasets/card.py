@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from mlxplatform.datasets.models import DatasetVersion
@@ -42,7 +43,9 @@ def card(version: DatasetVersion, meta: dict[str, Any], template: str) -> str:
     if version.notes:
         lines += [*(f"- {note}" for note in version.notes), ""]
     recipe = {key: meta[key] for key in ("template", "model", "options", "inputs") if meta.get(key)}
-    lines += ["## How it was made", "", "```json", json.dumps(recipe, ensure_ascii=False, indent=2), "```", ""]
+    told = json.dumps(recipe, ensure_ascii=False, indent=2)
+    fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", told))])  # inputs may have fences of their own
+    lines += ["## How it was made", "", f"{fence}json", told, fence, ""]
     leak = version.report.get("leaks")
     if leak:
         text = f"{leak['same_row']} validation rows repeat a training row; {leak['same_question']} repeat a question."

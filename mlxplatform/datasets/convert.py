@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
 Row = Mapping[str, Any]
@@ -66,9 +68,9 @@ def kind(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return "true/false"
-    if isinstance(value, int | float):
+    if isinstance(value, int | float | Decimal):
         return "a number"
-    names: dict[type, str] = {str: "text", list: "a list", dict: "an object"}
+    names: dict[type, str] = {str: "text", list: "a list", dict: "an object", bytes: "bytes", date: "a date", datetime: "a time"}
     return names.get(type(value), "something else")
 
 
@@ -262,7 +264,7 @@ def read(row: Row) -> tuple[str, dict[str, Any]]:
     if form is None:
         seen = ", ".join(list(map(str, row))[:12]) or "none"
         known = "; ".join(" + ".join(form.keys) for form in FORMS)
-        raise BadRow("row", f"the keys ({seen}) are no known form; known are: {known}")
+        raise BadRow("row", f"the keys ({seen}) are no known form; known are: {known}; name others in columns")
     return form.name, form.read(row)
 
 

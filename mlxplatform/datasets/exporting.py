@@ -12,11 +12,10 @@ from typing import Any
 import msgspec
 
 from mlxplatform.datasets import convert
+from mlxplatform.spreadsheet import inert
 
 #: Rows in one piece.
 PIECE_ROWS = 200
-#: First characters by which spreadsheets take a text for a formula.
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 CSV_COLUMNS = {
     "messages": ("system", "prompt", "completion", "messages"),
@@ -44,7 +43,7 @@ def _csv(rows: Iterable[Mapping[str, Any]], output_format: str) -> Iterator[byte
     source = iter(rows)
     while block := list(islice(source, PIECE_ROWS)):
         for row in block:
-            writer.writerow([safe_cell(cell) for cell in _cells(row, columns)])
+            writer.writerow([inert(cell) for cell in _cells(row, columns)])
         yield buffer.getvalue().encode()
         buffer.seek(0)
         buffer.truncate()
@@ -60,8 +59,3 @@ def _cells(row: Mapping[str, Any], columns: tuple[str, ...]) -> list[str]:
     pair = convert.to_format(row, "prompt_completion") or {"prompt": "", "completion": ""}
     system = next((m.get("content") or "" for m in row["messages"] if m["role"] == "system"), "")
     return [system, pair["prompt"], pair["completion"], json.dumps(row["messages"], ensure_ascii=False)]
-
-
-def safe_cell(text: str) -> str:
-    """The text, with a leading quote where a spreadsheet would run it as a formula."""
-    return f"'{text}" if text.startswith(FORMULA) else text

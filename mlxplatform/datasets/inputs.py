@@ -25,6 +25,7 @@ def coerce(template: Template, given: Any) -> Inputs:
         given = {}
     if not isinstance(given, dict):
         raise bad("inputs", "inputs must be an object with the template's fields")
+    refuse_nul(given, "inputs")
     known = {name: field for field in template.fields for name in (field.name, *field.aliases)}
     for name in given:
         if name not in known:
@@ -35,6 +36,25 @@ def coerce(template: Template, given: Any) -> Inputs:
         present = [given[name] for name in (field.name, *field.aliases) if given.get(name) not in (None, "")]
         values[field.name] = _value(field, present[0] if present else None)
     return values
+
+
+def refuse_nul(value: Any, where: str = "") -> None:
+    """No text of an order holds a NUL character, at any depth: PostgreSQL's texts and JSON cannot.
+
+    Raises:
+        Refusal: naming the field.
+    """
+    if isinstance(value, str):
+        if "\x00" in value:
+            raise bad(where.replace("\x00", ""), f"{where.rpartition('.')[2] or 'the value'} contains a NUL character")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            below = f"{where}.{key}" if where else str(key)
+            refuse_nul(str(key), below)
+            refuse_nul(item, below)
+    elif isinstance(value, list):
+        for place, item in enumerate(value):
+            refuse_nul(item, f"{where}[{place}]")
 
 
 def bad(param: str, message: str) -> Refusal:
@@ -57,8 +77,6 @@ def _value(field: Field, raw: Any) -> Any:
     if isinstance(raw, bool) or not isinstance(raw, str | int | float):
         raise bad(where, f"{field.name} must be text")
     text = str(raw)
-    if "\x00" in text:
-        raise bad(where, f"{field.name} contains a NUL character")
     if field.type == "select" and text not in field.choices:
         raise bad(where, f"{field.name} must be one of {', '.join(field.choices)}")
     return text
@@ -86,6 +104,8 @@ def _json(raw: Any, where: str) -> Any:
     if not isinstance(raw, str):
         return raw
     try:
-        return msgspec.json.decode(raw)  # strict: no NaN, no half of a surrogate pair, which no database would take
+        value = msgspec.json.decode(raw)  # strict: no NaN, no half of a surrogate pair, which no database would take
     except (msgspec.DecodeError, RecursionError) as error:
         raise bad(where, f"not valid JSON: {error}") from None
+    refuse_nul(value, where)
+    return value

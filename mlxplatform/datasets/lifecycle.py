@@ -8,12 +8,10 @@ from django.db import transaction
 
 from mlxplatform.datasets.models import DatasetRow, DatasetVersion
 from mlxplatform.datasets.rowsource import INDEX
+from mlxplatform.datasets.templates.base import CALL_FAILED
 from mlxplatform.jobs.models import Job
 from mlxplatform.library import local_models
 from mlxplatform.rows import chunks
-
-#: Reason of rows whose call ended with an error, before a colon and the error's code.
-CALL_FAILED = "call_failed"
 
 State = DatasetVersion.State
 
@@ -23,7 +21,11 @@ def begin(job: str) -> DatasetVersion:
     with transaction.atomic():
         version = DatasetVersion.objects.select_related("dataset").get(job=job)
         if version.state in (State.FAILED, State.CANCELLED):
-            DatasetRow.objects.filter(version=version, reason__startswith=CALL_FAILED).delete()
+            rows = DatasetRow.objects.filter(version=version)
+            # A source that lacks one row is made again as a whole: its other calls are there and cost nothing.
+            incomplete = rows.filter(reason__startswith=CALL_FAILED).values_list("source", flat=True).distinct()
+            for source in list(incomplete):
+                rows.filter(source=source).delete()
             chunks.reopen_failed(job)
             version.state, version.error = State.BUILDING, ""
             version.save(update_fields=["state", "error"])

@@ -13,6 +13,8 @@ from mlxplatform.datasets.templates.base import Template
 
 #: Most rows one run may be asked for.
 MAX_ROWS = 1_000_000
+#: Rounds over the sources at most when a number of rows was asked for, and rounds in a row that may bring nothing new.
+MAX_ROUNDS, FRUITLESS_ROUNDS = 20, 2
 
 
 class Options(msgspec.Struct, frozen=True, omit_defaults=True):

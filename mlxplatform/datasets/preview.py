@@ -12,6 +12,8 @@ from django.utils import timezone
 from mlxplatform.datasets import quality, rowstore
 from mlxplatform.datasets.forecast import Sample, forecast
 from mlxplatform.datasets.models import DatasetRow, DatasetVersion
+from mlxplatform.datasets.options import MAX_ROUNDS
+from mlxplatform.datasets.templates.registry import TEMPLATES
 from mlxplatform.datasets.wire import row_json
 from mlxplatform.inference.contract import InferenceRequest, decode_request
 from mlxplatform.rows.contract import decode_output
@@ -67,7 +69,8 @@ def finish(version: DatasetVersion, sources_run: int, all_sources: int, seconds:
         seconds=round(seconds, 3),
     )
     target = version.options.get("target")
-    expected = forecast(sample, all_sources, target, settings.ENV.slots)
+    rounds = MAX_ROUNDS if target and TEMPLATES[version.dataset.template].repeatable else 1
+    expected = forecast(sample, all_sources, target, settings.ENV.slots, rounds)
     with transaction.atomic():
         version.counts = {"accepted": accepted, "dropped": dict(dropped.most_common())}
         version.report = {**version.report, "forecast": expected}

@@ -43,6 +43,9 @@ class Counted:
         self.bytes += len(data)
         self.rows += rows
 
+    def flush(self) -> None:
+        self._file.flush()
+
     def close(self) -> dict[str, Any]:
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -89,6 +92,12 @@ class Publication:
         out = self.file(name)
         for row in rows:
             out.write(to_line(row), rows=1)
+
+    def lines(self, name: str) -> Iterator[bytes]:
+        """The lines of an own file so far."""
+        self._open[name].flush()
+        with (self._private / name).open("rb", COPY_BYTES) as file:
+            yield from file
 
     def drain_lines(self, name: str) -> Iterator[bytes]:
         """The lines of an own file that is read once more and then dropped."""

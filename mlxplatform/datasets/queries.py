@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
+from django.db import connection
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
@@ -13,6 +15,7 @@ from mlxplatform.datasets.models import Dataset, DatasetRow, DatasetVersion
 from mlxplatform.inference.contract import Refusal
 
 DEFAULT_LIMIT, MAX_LIMIT = 50, 1000
+SPLITS = ("train", "valid", "test")
 
 
 def visible(request: HttpRequest) -> QuerySet[Dataset]:
@@ -47,6 +50,18 @@ def version_of(dataset: Dataset, params: Mapping[str, str], name: str = "version
     return version
 
 
+def compared(dataset: Dataset, params: Mapping[str, str]) -> tuple[DatasetVersion, DatasetVersion]:
+    """The versions ``from`` and ``to``; without names the newest ready one and the ready one before it."""
+    new = version_of(dataset, params, "to")
+    if params.get("from"):
+        return version_of(dataset, params, "from"), new
+    ready = dataset.versions.filter(state=DatasetVersion.State.READY, number__lt=new.number)
+    before = ready.select_related("parent", "dataset").order_by("-number").first()
+    if before is None:
+        raise Refusal(400, "nothing_to_compare", "there is no finished version before this one", param="from")
+    return before, new
+
+
 def whole(params: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
     raw = params.get(name, "")
     if not raw:
@@ -54,6 +69,13 @@ def whole(params: Mapping[str, str], name: str, default: int, low: int, high: in
     if not raw.isdecimal() or len(raw) > 15 or not low <= int(raw) <= high:
         raise bad(name, f"{name} must be a whole number from {low} to {high}")
     return int(raw)
+
+
+def split_of(params: Mapping[str, str]) -> str:
+    split = params.get("split", "")
+    if split not in ("", *SPLITS):
+        raise bad("split", f"split must be {', '.join(SPLITS[:-1])} or {SPLITS[-1]}")
+    return split
 
 
 def page(datasets: QuerySet[Dataset], params: Mapping[str, str]) -> tuple[list[Dataset], bool]:
@@ -72,10 +94,26 @@ def page(datasets: QuerySet[Dataset], params: Mapping[str, str]) -> tuple[list[D
         if cursor is None:
             raise bad("after", "after names no dataset")
         datasets = datasets.filter(Q(created_at__lt=cursor.created_at) | Q(created_at=cursor.created_at, id__lt=cursor.id))
-    found = list(datasets.order_by("-created_at", "-id")[: limit + 1])
+    ordered = datasets.order_by("-created_at", "-id")
     if params.get("tag"):
-        found = [dataset for dataset in found if params["tag"] in dataset.tags]
+        ordered = tagged(ordered, params["tag"])
+    found = list(ordered[: limit + 1])
     return found[:limit], len(found) > limit
+
+
+def written(text: str) -> str:
+    """A text as it stands within the JSON that this database keeps."""
+    return json.dumps(text, ensure_ascii=connection.vendor == "sqlite")[1:-1]
+
+
+def tagged(datasets: QuerySet[Dataset], tag: str) -> QuerySet[Dataset]:
+    """Those with the tag, in whatever case: SQLite cannot look into a JSON list, so it is looked for with the list's quotes."""
+    return datasets.filter(tags__icontains=f'"{tag}"') if '"' not in tag and "\\" not in tag else datasets.none()
+
+
+def saying(rows: QuerySet[DatasetRow], text: str) -> QuerySet[DatasetRow]:
+    """The rows that contain the text; case counts beyond ASCII where the database knows no better."""
+    return rows.filter(content__icontains=written(text))
 
 
 def latest_of(datasets: list[Dataset]) -> dict[str, DatasetVersion]:
@@ -94,9 +132,11 @@ def rows_page(version: DatasetVersion, params: Mapping[str, str]) -> tuple[list[
     state = params.get("state", "")
     if state and state not in DatasetRow.State.values:
         raise bad("state", f"state must be one of {', '.join(DatasetRow.State.values)}")
-    filters: dict[str, Any] = {name: params[name] for name in ("state", "reason", "split") if params.get(name)}
+    filters: dict[str, Any] = {name: params[name] for name in ("state", "reason") if params.get(name)}
+    if split := split_of(params):
+        filters["split"] = split
     if params.get("q"):
-        filters["content__icontains"] = params["q"]
+        rows = saying(rows, params["q"])
     if params.get("after"):
         filters["ordinal__gt"] = whole(params, "after", 0, 0, 2**62)
     offset = whole(params, "offset", 0, 0, 10**9)

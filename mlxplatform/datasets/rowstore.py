@@ -11,6 +11,7 @@ from django.db import transaction
 from django.db.models import Count
 
 from mlxplatform.datasets.models import DatasetRow
+from mlxplatform.jobs.plain import plain, text
 
 #: Room for the rows of one source and the sources of one round within an ordinal.
 ROWS_PER_SOURCE = 10_000
@@ -55,10 +56,10 @@ def save(version: int, batch: Iterable[SourceDone]) -> None:
             source=done.source,
             state=DatasetRow.State.DROPPED if made.reason else DatasetRow.State.ACCEPTED,
             reason=made.reason,
-            detail=made.detail[:1000],
-            content=made.content,
+            detail=text(made.detail[:1000]),
+            content=plain(made.content),
             chars=made.chars,
-            verdicts=made.verdicts,
+            verdicts=plain(made.verdicts),
         )
         for done in batch
         for number, made in enumerate(done.made[:ROWS_PER_SOURCE])

@@ -21,22 +21,23 @@ from mlxplatform.datasets.asking import Asking, Voice
 from mlxplatform.datasets.filters.judging import judge
 from mlxplatform.datasets.filters.rowwise import judge_row
 from mlxplatform.datasets.models import DatasetVersion
-from mlxplatform.datasets.options import Options, stored
+from mlxplatform.datasets.options import FRUITLESS_ROUNDS, MAX_ROUNDS, Options, stored
 from mlxplatform.datasets.rowstore import Made, SourceDone
 from mlxplatform.datasets.settle import settle
 from mlxplatform.datasets.templates.base import (
     PROJECT,
     Answer,
-    Ask,
     CallFailed,
     Draft,
     Drop,
     Source,
     SourceError,
     Template,
+    failed,
     uses_model,
 )
 from mlxplatform.datasets.templates.registry import TEMPLATES
+from mlxplatform.datasets.templates.together import together
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.placement import find_place
 from mlxplatform.jobs.context import JobContext, JobFailed
@@ -45,8 +46,6 @@ from mlxplatform.rows.sqlthread import SqlThread
 
 log = structlog.get_logger(__name__)
 
-#: Rounds at most when a number of rows was asked for, and rounds in a row that may bring nothing new.
-MAX_ROUNDS, FRUITLESS_ROUNDS = 20, 2
 #: Sources written in one transaction, and seconds a finished source waits for others at most.
 SAVE_SOURCES, SAVE_SECONDS = 64, 1.0
 #: Seconds between progress events, and while nothing changes.
@@ -222,12 +221,15 @@ class DatasetRun:
         self._dropped[drop.reason] += 1
 
     async def _make(self, round_: int, index: int, source: Source) -> SourceDone:
-        ask: Ask = Asking(self.pool, self.voice, source.key, rowstore.ordinal(round_, index, 0)) if self.pool else _NoModel()
+        ask: Asking | _NoModel = (
+            Asking(self.pool, self.voice, source.key, rowstore.ordinal(round_, index, 0)) if self.pool else _NoModel()
+        )
         try:
             drafts = list(await self.template.build(source, self.inputs, ask))
-            made = [await self._verdict(number, draft, ask) for number, draft in enumerate(drafts)]
-        except CallFailed as failed:
-            made = [Made(None, f"{lifecycle.CALL_FAILED}:{failed.code}", failed.message)]
+            made = await together(self._verdict(number, draft, ask) for number, draft in enumerate(drafts))
+        except CallFailed as error:
+            drop = failed(error)
+            made = [Made(None, drop.reason, drop.detail)]
         made = made or [Made(None, "no_row", "the template made no row of this source")]
         for row in made:
             if row.reason:
@@ -237,7 +239,7 @@ class DatasetRun:
         self._fresh += 1
         return SourceDone(source.key, round_, index, made)
 
-    async def _verdict(self, number: int, draft: Draft | Drop, ask: Ask) -> Made:
+    async def _verdict(self, number: int, draft: Draft | Drop, ask: Asking | _NoModel) -> Made:
         if isinstance(draft, Drop):
             return Made(None, draft.reason, draft.detail)
         row = dict(draft.content)
@@ -245,10 +247,14 @@ class DatasetRun:
         field, problem = shape.problem(row, check=self.template.check)
         if problem:
             return Made(row, "shape", f"{field} {problem}", chars)
-        verdict = judge_row(row, self.options.filters, self.template)
+        verdict = judge_row(row, self.options.filters, self.template, ask.cut)
         if verdict.reason or self.options.filters.judge is None:
             return Made(row, verdict.reason, verdict.detail, chars, verdict.notes)
-        scored = await judge(ask, f"judge{number}", row, self.options.filters.judge)
+        try:
+            scored = await judge(ask, f"judge{number}", row, self.options.filters.judge)
+        except CallFailed as error:
+            drop = failed(error)
+            return Made(row, drop.reason, drop.detail, chars, verdict.notes)
         return Made(row, scored.reason, scored.detail, chars, verdict.notes | scored.notes)
 
     def _enough(self) -> bool:
@@ -297,6 +303,7 @@ class _NoModel:
     """The ``ask`` of a run without a model."""
 
     model = ""
+    cut: frozenset[str] = frozenset()
 
     async def __call__(self, *_: Any, **__: Any) -> Answer:
         raise CallFailed("no_model", "this template does not call a model")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mlxplatform.datasets.convert import kind
+
 ROLES = ("system", "user", "assistant", "tool")
 
 #: Format by the keys a row must have. Order matters: the first that fits names the row.
@@ -14,6 +16,9 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "prompt_completion": ("prompt", "completion"),
     "text": ("text",),
 }
+
+#: A character that no database's text and no C library takes; in files it is what is left of a wrong encoding.
+NUL, NUL_INSIDE = "\x00", "contains a NUL character (\\u0000); remove it"
 
 
 def format_of(row: Mapping[str, Any]) -> str:
@@ -28,7 +33,7 @@ def problem(row: Any, *, check: str = "full") -> tuple[str, str]:
     """
     answers = check == "full"
     if not isinstance(row, dict):
-        return "row", f"expected an object, got {type(row).__name__}"
+        return "row", f"expected an object, got {kind(row)}"
     name = format_of(row)
     if not name:
         return "row", f"keys {', '.join(sorted(map(str, row))[:8]) or '(none)'} are no known format; known: {known_formats()}"
@@ -41,7 +46,9 @@ def problem(row: Any, *, check: str = "full") -> tuple[str, str]:
             if why:
                 return f"{key}{field.removeprefix('messages')}", why
         elif not isinstance(value, str):
-            return key, f"must be text, got {_kind(value)}"
+            return key, f"must be text, got {kind(value)}"
+        elif NUL in value:
+            return key, NUL_INSIDE
         if answers and key != "prompt" and not value:
             return key, "is empty"
     return "", ""
@@ -57,7 +64,7 @@ def _messages(messages: Any, check: str) -> tuple[str, str]:
     for index, message in enumerate(messages):
         field = f"messages[{index}]"
         if not isinstance(message, dict):
-            return field, f"must be an object, got {_kind(message)}"
+            return field, f"must be an object, got {kind(message)}"
         role, content = message.get("role"), message.get("content")
         if role not in ROLES:
             return f"{field}.role", f"must be one of {', '.join(ROLES)}, got {str(role)[:40]!r}"
@@ -70,7 +77,9 @@ def _messages(messages: Any, check: str) -> tuple[str, str]:
             if content is None:
                 continue
         if not isinstance(content, str):
-            return f"{field}.content", "is missing" if "content" not in message else f"must be text, got {_kind(content)}"
+            return f"{field}.content", "is missing" if "content" not in message else f"must be text, got {kind(content)}"
+        if NUL in content:
+            return f"{field}.content", NUL_INSIDE
         weight = message.get("weight")
         if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
             return f"{field}.weight", f"must be 0 or 1, got {str(weight)[:40]}"
@@ -86,7 +95,7 @@ def _calls(calls: Any) -> tuple[str, str]:
         if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
             return f"[{index}]", "must be an object with function.name"
         if not isinstance(function.get("arguments", ""), str | dict):
-            return f"[{index}].function.arguments", f"must be JSON text or an object, got {_kind(function['arguments'])}"
+            return f"[{index}].function.arguments", f"must be JSON text or an object, got {kind(function['arguments'])}"
     return "", ""
 
 
@@ -118,13 +127,3 @@ def _follows_a_call(messages: list[dict[str, Any]], index: int) -> bool:
     while before >= 0 and messages[before]["role"] == "tool":
         before -= 1
     return before >= 0 and bool(messages[before].get("tool_calls"))
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true/false"
-    if isinstance(value, int | float):
-        return "a number"
-    return {"str": "text", "list": "a list", "dict": "an object"}.get(type(value).__name__, type(value).__name__)

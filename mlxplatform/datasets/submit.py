@@ -79,6 +79,7 @@ def check(body: dict[str, Any], project: str) -> Order:
     for name in body:
         if name not in FIELDS:
             raise Refusal(400, "unknown_field", f"{name} is not a field; the fields are {', '.join(sorted(FIELDS))}", param=name)
+    input_fields.refuse_nul(body)
     named = "template_id" if "template_id" in body and "template" not in body else "template"
     template = find_template(body.get(named), named)
     base = _base(body, project)
@@ -127,7 +128,7 @@ def _text(body: dict[str, Any], name: str, longest: int) -> str:
     raw = body.get(name)
     if raw is None:
         return ""
-    if not isinstance(raw, str) or len(raw) > longest or "\x00" in raw:
+    if not isinstance(raw, str) or len(raw) > longest:
         raise bad(name, f"{name} must be text of at most {longest} characters")
     return raw.strip()
 
@@ -146,7 +147,8 @@ def _base(body: dict[str, Any], project: str) -> DatasetVersion | None:
     raw = body.get(name)
     if raw is None:
         return None
-    version = DatasetVersion.objects.filter(dataset=str(raw), dataset__project=project).order_by("-number").first()
+    found = DatasetVersion.objects.filter(dataset=str(raw), dataset__project=project, dataset__preview=False)
+    version = found.order_by("-number").first()
     if version is None:
         raise Refusal(404, "dataset_not_found", "dataset not found", param=name)
     return version

@@ -6,12 +6,9 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import transaction
 from django.http import HttpRequest, HttpResponseBase, StreamingHttpResponse
-from django.utils import timezone
 
-from mlxplatform.accounts import audit
-from mlxplatform.datasets import columnar, convert, diff, exporting, queries, rowsource, submit
+from mlxplatform.datasets import changing, columnar, convert, diff, exporting, queries, rowsource
 from mlxplatform.datasets.imports import order as imports
 from mlxplatform.datasets.inputs import bad
 from mlxplatform.datasets.models import DatasetVersion
@@ -98,11 +95,9 @@ async def export(request: HttpRequest, dataset_id: str) -> HttpResponseBase:
 
 def _export_request(request: HttpRequest, dataset_id: str) -> tuple[DatasetVersion, str, str]:
     params = request.GET.dict()
-    wanted, split = params.get("format", "jsonl"), params.get("split", "")
+    wanted, split = params.get("format", "jsonl"), queries.split_of(params)
     if wanted not in convert.EXPORTS:
         raise bad("format", f"format must be one of {', '.join(convert.EXPORTS)}")
-    if split not in ("", "train", "valid", "test"):
-        raise bad("split", "split must be train, valid or test")
     return queries.version_of(queries.find(request, dataset_id), params), wanted, split
 
 
@@ -118,17 +113,7 @@ async def difference(request: HttpRequest, dataset_id: str) -> dict[str, Any]:
 
 
 def _difference(request: HttpRequest, dataset_id: str) -> dict[str, Any]:
-    """Between ``from`` and ``to`` (default: the newest and the one before it)."""
-    params = request.GET.dict()
-    dataset = queries.find(request, dataset_id)
-    new = queries.version_of(dataset, params, "to")
-    if params.get("from"):
-        old = queries.version_of(dataset, params, "from")
-    else:
-        before = dataset.versions.filter(number__lt=new.number).order_by("-number").first()
-        if before is None:
-            raise Refusal(400, "nothing_to_compare", "the dataset has one version only", param="from")
-        old = before
+    old, new = queries.compared(queries.find(request, dataset_id), request.GET.dict())
     found = diff.difference(rowsource.content(old), rowsource.content(new), rowsource.content(old))
     return {
         "ok": True,
@@ -148,34 +133,6 @@ async def change(request: HttpRequest, dataset_id: str) -> dict[str, Any]:
 
 
 def _change(request: HttpRequest, dataset_id: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Name, description, tags and archiving; the rows of a version never change."""
-    allowed = ("name", "description", "tags", "archived")
-    for field in body:
-        if field not in allowed:
-            raise Refusal(400, "unknown_field", f"{field} cannot be changed; {', '.join(allowed)} can", param=field)
-    with transaction.atomic():
-        dataset = queries.find(request, dataset_id)
-        before = {field: getattr(dataset, field) for field in ("name", "description", "tags")} | {
-            "archived": bool(dataset.archived_at)
-        }
-        if "name" in body:
-            dataset.name = _named(body["name"])
-        if "description" in body:
-            if not isinstance(body["description"], str) or len(body["description"]) > 10_000:
-                raise bad("description", "description must be text of at most 10000 characters")
-            dataset.description = body["description"]
-        if "tags" in body:
-            dataset.tags = submit.parse_tags(body["tags"])
-        if "archived" in body:
-            if not isinstance(body["archived"], bool):
-                raise bad("archived", "archived must be true or false")
-            dataset.archived_at = (dataset.archived_at or timezone.now()) if body["archived"] else None
-        dataset.save()
-        audit.record(actor_of(request), "dataset.change", dataset.id, project=dataset.project, before=before, after=body)
+    dataset = queries.find(request, dataset_id)
+    changing.change(dataset, body, actor_of(request))
     return {"ok": True, "dataset": dataset_json(dataset, queries.latest_of([dataset]).get(dataset.id))}
-
-
-def _named(raw: Any) -> str:
-    if not isinstance(raw, str) or not raw.strip() or len(raw) > 200 or "\x00" in raw:
-        raise bad("name", "name must be text of 1 to 200 characters")
-    return raw.strip()

@@ -15,7 +15,7 @@ urlpatterns = [
     path("api/datasets/<str:dataset_id>", endpoint(GET=views.dataset_detail, PATCH=transfer_views.change)),
     path("api/datasets/<str:dataset_id>/diff", endpoint(GET=transfer_views.difference)),
     path("api/datasets/<str:dataset_id>/push", endpoint(POST=hub_views.push)),
-    path("api/datasets/<str:dataset_id>/export", endpoint(GET=transfer_views.export)),
+    path("api/datasets/<str:dataset_id>/export", endpoint(GET=transfer_views.export), name="dataset-export"),
     path("api/datasets/<str:dataset_id>/versions", endpoint(GET=views.version_list)),
     path("api/datasets/<str:dataset_id>/rows", endpoint(GET=views.row_list)),
     path("api/datasets/<str:dataset_id>/rows/<int:ordinal>", endpoint(GET=views.row_detail)),

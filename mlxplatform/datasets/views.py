@@ -160,7 +160,7 @@ def _file_rows(version: DatasetVersion, params: dict[str, str]) -> dict[str, Any
     start = queries.whole(params, "offset", 0, 0, 10**9)
     if params.get("after"):
         start = queries.whole(params, "after", 0, 0, 2**62) + 1
-    found = rowsource.window(version, start, limit + 1, params.get("split", ""))
+    found = rowsource.window(version, start, limit + 1, queries.split_of(params))
     rows = [
         {"ordinal": place, "state": "accepted", "split": split, "chars": rowtext.length(row), "content": row}
         for place, split, row in found[:limit]

@@ -1,7 +1,8 @@
 """Reading JSON Lines as people really have it, one line at a time, with errors a person can act on.
 
 Lines end at a line feed only (CRLF included; a bare carriage return, which JSON strings cannot contain, ends one
-too): characters such as U+2028 are content. Numbers of lines are physical, blank ones counted. Parsing is strict:
+too): characters such as U+2028 are content. A byte order mark may begin any line, as where files were put together.
+Numbers of lines are physical, blank ones counted. Parsing is strict:
 UTF-8, one object, no NaN, no lone surrogates, no key twice. Knows bytes and JSON; nothing of what a row means.
 """
 
@@ -16,6 +17,8 @@ from typing import Any, BinaryIO, NamedTuple
 import msgspec
 
 BOM = b"\xef\xbb\xbf"
+#: All that JSON takes for space.
+_SPACE = " \t\r\n"
 #: Longest line read, bytes. A longer one is reported and skipped without being held in memory.
 MAX_LINE = 16 * 1024 * 1024
 #: Deepest nesting accepted in a row.
@@ -63,6 +66,11 @@ _encode = msgspec.json.Encoder().encode
 _SPACED = re.compile(rb'"[ \t]+:')
 _HALF = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _HUGE = re.compile(r"(?<![\w\"])-?\d[\d.]*[eE]\+?\d{3,}")
+_LONG = re.compile(r"(?<![\w\".])-?\d{1000,}")
+#: Strings and the marks around them, of a valid document.
+_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]:]')
+#: What Python writes where JSON has null, true and false.
+_PYTHON = {"None": "null", "True": "true", "False": "false"}
 _CONSTANT = re.compile(rb"(?<![\w\"])(-?Infinity|NaN)(?![\w\"])")
 
 
@@ -85,11 +93,10 @@ def lines(stream: BinaryIO, *, max_line: int = MAX_LINE) -> Iterator[Line | BadL
             start += size
             continue
         offset = start
-        if number == 1:
-            if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
-                raise NotLines("utf16", "The file is encoded as UTF-16. Save it as UTF-8.")
-            if raw.startswith(BOM):
-                raw, offset = raw[len(BOM) :], offset + len(BOM)
+        if number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            raise NotLines("utf16", "The file is encoded as UTF-16. Save it as UTF-8.")
+        while raw.startswith(BOM):
+            raw, offset = raw[len(BOM) :], offset + len(BOM)
         content = raw.rstrip(b"\r\n")
         if b"\r" in content:
             for piece in content.split(b"\r"):
@@ -125,9 +132,9 @@ def parse(line: Line) -> dict[str, Any] | BadLine:
     if not isinstance(value, dict):
         return BadLine(line.number, 1, "not_an_object", f"expected an object, got {kind(value)}")
     if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and depth(value) > MAX_DEPTH:
-        return BadLine(line.number, None, "too_deep", f"nested deeper than {MAX_DEPTH} levels")
+        return BadLine(line.number, _too_deep_at(raw.decode()), "too_deep", f"nested deeper than {MAX_DEPTH} levels")
     if not keys_once(raw, _encode(value)) and (twice := repeated_key(raw)) is not None:
-        return BadLine(line.number, None, "duplicate_key", f"the key {twice!r} occurs twice in one object")
+        return BadLine(line.number, twice.column, "duplicate_key", f"the key {twice.key!r} occurs twice in one object")
     return value
 
 
@@ -189,20 +196,54 @@ def depth(value: Any) -> int:
     return depth
 
 
-def repeated_key(raw: bytes) -> str | None:
-    """A key that occurs twice in one object of a valid document, if any."""
-    found: list[str] = []
+class Repeated(NamedTuple):
+    """A key that its object had before; line (from 1) and column (in characters, from 1) of its second place."""
 
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        seen: set[str] = set()
-        for key, _ in items:
-            if key in seen:
-                found.append(key)
-            seen.add(key)
-        return dict(items)
+    key: str
+    line: int
+    column: int
+
+
+def repeated_key(raw: bytes) -> Repeated | None:
+    """The first key that occurs twice in one object of a valid document, if any."""
+    any_twice = False
+
+    def pairs(items: list[tuple[str, Any]]) -> None:
+        nonlocal any_twice
+        any_twice = any_twice or len({key for key, _ in items}) < len(items)
 
     json.loads(raw, object_pairs_hook=pairs)
-    return found[0] if found else None
+    return _second_place(raw.decode()) if any_twice else None
+
+
+def _second_place(text: str) -> Repeated:
+    """Where the first repeated key of a valid document stands: slow, for the few documents that have one."""
+    open_keys: list[set[str]] = []
+    last, last_at = "", 0
+    for token in _TOKEN.finditer(text):
+        mark = token.group()
+        if mark in "{[":
+            open_keys.append(set())
+        elif mark in "}]":
+            open_keys.pop()
+        elif mark != ":":
+            last, last_at = mark, token.start()
+        else:
+            key = json.loads(last, strict=False)
+            if key in open_keys[-1]:
+                return Repeated(key, text.count("\n", 0, last_at) + 1, last_at - text.rfind("\n", 0, last_at))
+            open_keys[-1].add(key)
+    raise AssertionError("the document repeats no key")
+
+
+def _too_deep_at(text: str) -> int | None:
+    """Column of the first bracket beyond the deepest level, of one line."""
+    depth = 0
+    for token in _TOKEN.finditer(text):
+        depth += (token.group() in "{[") - (token.group() in "}]")
+        if depth > MAX_DEPTH:
+            return token.start() + 1
+    return None
 
 
 def _explain(line: Line) -> BadLine:
@@ -222,11 +263,12 @@ def explain(raw: bytes) -> BadLine:
     try:
         json.loads(text)
     except RecursionError:
-        return BadLine(1, None, "too_deep", f"nested deeper than {MAX_DEPTH} levels")
+        return BadLine(1, _too_deep_at(text), "too_deep", f"nested deeper than {MAX_DEPTH} levels")
     except json.JSONDecodeError as error:
         return _at(text, error.pos, "not_json", _reason(text, error))
-    except ValueError as error:
-        return BadLine(1, None, "not_json", str(error))
+    except ValueError:  # more digits than Python turns into a number
+        long = _LONG.search(text)
+        return _at(text, long.start() if long else 0, "not_json", "a number of thousands of digits")
     if constant:
         before = raw[: constant.start()].decode(errors="replace")
         return _at(before, len(before), "not_json", f"{constant.group(1).decode()} is not JSON; use null or a number")
@@ -245,13 +287,11 @@ def _at(text: str, position: int, code: str, reason: str) -> BadLine:
 
 def _reason(text: str, error: json.JSONDecodeError) -> str:
     """What is probably meant: the mistakes people make, named."""
-    at = text[error.pos :].lstrip()
-    before = text[: error.pos].rstrip()
-    whole = text.strip()
+    at = text[error.pos :].lstrip(_SPACE)
+    before = text[: error.pos].rstrip(_SPACE)
+    whole = text.strip(_SPACE)
     if error.msg == "Extra data":
-        if at.startswith(","):
-            return "ends with a comma; lines are separated by line ends only"
-        return "two values on one line; put each object on its own line" if at.startswith(("{", "[")) else "text after the object"
+        return _after_the_object(text[: error.pos], at)
     if whole.startswith(("//", "#", "/*")):
         return "a comment; JSON Lines has none"
     if at.startswith("'") or whole.startswith("{'"):
@@ -260,13 +300,28 @@ def _reason(text: str, error: json.JSONDecodeError) -> str:
         return f"a comma before {at[0]!r}"
     if error.msg.startswith("Illegal trailing comma"):  # as Python 3.13 and later say it
         return f"a comma before {at[1:].lstrip()[:1]!r}"
+    if at and not at[0].isprintable() and not error.msg.startswith("Invalid control character"):
+        return f"an invisible character (U+{ord(at[0]):04X}); remove it"
+    if (word := next((word for word in _PYTHON if at.startswith(word)), "")) != "":
+        return f"{word} is Python; JSON has {_PYTHON[word]}"
     if error.pos == 0 and at[:1] not in ("{", "[", ""):
         return f"no JSON object begins here but {at[:20]!r}; for a table, say that the format is csv"
     if not at or error.msg.startswith("Unterminated string"):
-        return "cut off before the end of the object"
+        return "cut off before the end of the object; each object belongs on one line"
     if error.msg.startswith("Invalid control character"):
         return "an unescaped control character inside a string"
     return error.msg[:1].lower() + error.msg[1:]
+
+
+def _after_the_object(before: str, at: str) -> str:
+    """What it is that follows a whole value."""
+    if at.startswith(","):
+        return "ends with a comma; lines are separated by line ends only"
+    if not at.startswith(("{", "[")):
+        return "text after the object"
+    if "\n" in before:
+        return "a second value begins here; write one array of objects, or each object on a line of its own"
+    return "two values on one line; put each object on its own line"
 
 
 def kind(value: Any) -> str:

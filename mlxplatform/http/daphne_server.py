@@ -233,10 +233,17 @@ class Server(daphne.server.Server):
     """The stock server, with the differences named above.
 
     ``body_limit`` gives the largest body of a path, bytes. ``drain_seconds`` is how long running requests may
-    go on after the server was asked to end.
+    go on after the server was asked to end. ``on_accepting`` is called once connections are accepted.
     """
 
-    def __init__(self, *args: Any, body_limit: Callable[[str], int], drain_seconds: float, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        body_limit: Callable[[str], int],
+        drain_seconds: float,
+        on_accepting: Callable[[], None] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             *args,
             action_logger=None,
@@ -247,6 +254,7 @@ class Server(daphne.server.Server):
         )
         self.body_limit = body_limit
         self.drain_seconds = drain_seconds
+        self._on_accepting = on_accepting
         self.closing = False
         self._ports: list[Any] = []
         self._beside: list[asyncio.Task[None]] = []
@@ -256,6 +264,14 @@ class Server(daphne.server.Server):
         if len(self._ports) == 1:
             reactor.callLater(0, self._start_beside)  # the loop does not run yet
         super().listen_success(port)
+        if self._on_accepting is not None:
+            self._on_accepting()
+
+    def hand_over(self, seconds: float) -> None:
+        """End, with this long for running requests, because another server accepts from the same socket. From any thread or
+        signal handler."""
+        self.drain_seconds = seconds
+        reactor.callFromThread(reactor.stop)
 
     def _start_beside(self) -> None:
         self._beside = beside.start()
@@ -287,14 +303,16 @@ class Server(daphne.server.Server):
     async def _drain(self) -> None:
         for port in self._ports:
             port.stopListening()
-        running = self._running()
-        if running:
+        if running := self._running():
             log.info("draining", requests=len(running), seconds=self.drain_seconds)
-            await asyncio.wait(running, timeout=self.drain_seconds)
+        until = asyncio.get_running_loop().time() + self.drain_seconds
+        # A connection that was kept open may bring another request meanwhile.
+        while (running := self._running()) and (left := until - asyncio.get_running_loop().time()) > 0:
+            await asyncio.wait(running, timeout=left)
         for task in self._running():
             task.cancel()
-        if left := self._running():
-            await asyncio.wait(left, timeout=CLOSE_TIMEOUT)
+        if running := self._running():
+            await asyncio.wait(running, timeout=CLOSE_TIMEOUT)
 
     def _running(self) -> list[asyncio.Future[Any]]:
         tasks = (details.get("application_instance") for details in self.connections.values())

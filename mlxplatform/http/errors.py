@@ -14,6 +14,7 @@ import msgspec
 import structlog
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
+from django.template.loader import render_to_string
 
 from mlxplatform.inference.contract import Refusal
 
@@ -104,9 +105,30 @@ def error_response(request: HttpRequest, refusal: Refusal) -> HttpResponse:
     """The answer to a refused request, in the dialect of its path. People's pages get a sentence."""
     dialect = dialect_of(request.path)
     if dialect == "page" and "text/html" in request.headers.get("Accept", ""):
-        return HttpResponse(refusal.message + "\n", status=refusal.status, content_type="text/plain; charset=utf-8")
+        return _page(refusal)
     body = error_body(dialect, refusal, getattr(request, "request_id", None))
     return json_response(body, refusal.status, error_headers(refusal))
+
+
+def _page(refusal: Refusal) -> HttpResponse:
+    """A page that says it and leads on. It asks nothing of the database or the session: either may be what is wrong."""
+    response = HttpResponse(render_to_string("console/refused.html", {"refusal": refusal}), status=refusal.status)
+    response["Content-Security-Policy"] = (
+        "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; frame-ancestors 'none'"
+    )
+    response["Cache-Control"] = "no-store"
+    for name, value in error_headers(refusal).items():
+        response[name] = value
+    return response
+
+
+def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """Django's word for a form of another site, and for one that was open while somebody signed in again."""
+    message = (
+        "This form was opened before you last signed in, or by another site. Nothing was changed. "
+        "Go back, reload the page and send it again."
+    )
+    return error_response(request, Refusal(403, "csrf_failed", message))
 
 
 def bad_request(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:

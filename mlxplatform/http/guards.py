@@ -28,6 +28,8 @@ SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 #: Media types a form or a script can send across origins without a preflight. Multipart stays allowed (uploads need
 #: it): browsers always send Origin with it, and that is checked.
 PREFLIGHT_FREE = {"text/plain", "application/x-www-form-urlencoded"}
+#: What a browser says of a request that a person or our own page made. "same-site" is a page of another port or subdomain.
+OWN_FETCHES = {"none", "same-origin"}
 #: A client's own request id is kept when it looks like one.
 _REQUEST_ID = re.compile(r"^[A-Za-z0-9._:-]{1,64}$")
 #: Seconds a browser may remember a preflight.
@@ -137,7 +139,7 @@ def check_origin(request: HttpRequest, origin: str | None) -> str | None:
                 "origin_not_allowed",
                 "Pages of other sites may not call this server. Allowed origins are listed in MLXPLATFORM_CORS_ORIGINS.",
             )
-    elif request.method not in SAFE_METHODS and request.headers.get("Sec-Fetch-Site", "none") == "cross-site":
+    elif request.method not in SAFE_METHODS and request.headers.get("Sec-Fetch-Site", "none") not in OWN_FETCHES:
         raise Refusal(403, "origin_not_allowed", "Pages of other sites may not call this server.")
     return None
 

@@ -58,6 +58,11 @@ class ServedModel:
     current: bool
     entry: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
+    @property
+    def usable(self) -> bool:
+        """Whether its host knows nothing that keeps it from being loaded there."""
+        return not self.entry.get("obstacle")
+
     def visible_to(self, project: str | None) -> bool:
         """Models are everybody's; a fine-tuned name is its project's. None is whoever sees everything."""
         return project is None or self.entry.get("project", "") in ("", project)
@@ -215,10 +220,10 @@ def choose(hosts: tuple[HostState, ...], name: str | None, kind: str, *, strict:
             raise Refusal(
                 400, "unsupported_model", f"The model '{name}' is a model for {exact[0][1].kind}, not for {kind}.", param="model"
             )
-        return Place(*min(fitting, key=_load))
+        return Place(*min(fitting, key=lambda offer: (not offer[1].usable, *_load(offer))))
     if strict and name:
         raise model_not_found(name)
-    same_kind = [(host, model) for host, model in offers if model.kind == kind]
+    same_kind = [(host, model) for host, model in offers if model.kind == kind and model.usable]
     current = [(host, model) for host, model in same_kind if model.current] or same_kind
     if not current:
         raise Refusal(

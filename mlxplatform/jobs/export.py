@@ -16,6 +16,7 @@ from django.db.models import QuerySet
 from mlxplatform.jobs import queries
 from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.wire import time_text
+from mlxplatform.spreadsheet import inert
 
 COLUMNS = (
     "id",
@@ -34,15 +35,13 @@ COLUMNS = (
     "started_at",
     "ended_at",
 )
-#: First characters by which spreadsheets know a formula, or that they strip before looking.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def cell(value: Any) -> str:
     """The value as an inert cell."""
     if not isinstance(value, str):
         return "" if value is None else str(value)
-    return f"'{value}" if value.startswith(_FORMULA) else value
+    return inert(value)
 
 
 async def rows(jobs: QuerySet[Job], params: Mapping[str, str]) -> AsyncIterator[bytes]:

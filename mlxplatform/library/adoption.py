@@ -134,7 +134,7 @@ def _blob(manifest: Path, root: Path) -> Path | None:
         layers = json.loads(manifest.read_bytes())["layers"]
         digest = next(layer["digest"] for layer in layers if layer.get("mediaType") == _MODEL_LAYER)
         match = _DIGEST.fullmatch(digest)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError):
         return None
     path = root / "blobs" / f"sha256-{match[1]}" if match else None
     return path if path is not None and path.is_file() else None
@@ -149,17 +149,16 @@ def _lmstudio() -> Iterator[Foreign]:
 
 def _described(source: str, name: str, path: Path) -> Foreign:
     stem = name.rsplit("/", 1)[-1].removesuffix(".gguf").replace(":", "-")
-    architecture, obstacle = "", ""
+    architecture, obstacle, size = "", "", 0
     try:
+        size = path.stat().st_size
         header = gguf_header.read(path)
         architecture, obstacle = header.architecture, header.obstacle()
     except gguf_header.NotGGUF as problem:
         obstacle = str(problem)
     except OSError:
         obstacle = "it cannot be read"
-    return Foreign(
-        source, name, path.stat().st_size, _NOT_IN_IDS.sub("-", stem).strip("-.") or "model", architecture, obstacle, path
-    )
+    return Foreign(source, name, size, _NOT_IN_IDS.sub("-", stem).strip("-.") or "model", architecture, obstacle, path)
 
 
 def _files(root: Path, pattern: str) -> list[Path]:
@@ -171,7 +170,8 @@ def _files(root: Path, pattern: str) -> list[Path]:
             for path in root.glob("/".join(["*"] * (depth - 1) + [pattern])):
                 if len(kept) >= _MOST:
                     return kept
-                if path.is_file() and not path.name.startswith(".") and path.resolve().is_relative_to(home):
+                shown = str(path).isprintable()  # names that are no text, and those with line breaks, are nobody's models
+                if shown and path.is_file() and not path.name.startswith(".") and path.resolve().is_relative_to(home):
                     kept.append(path)
     except OSError:
         return kept

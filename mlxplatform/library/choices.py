@@ -68,6 +68,8 @@ def set_default(model: str) -> ModelChoice:
     local = known(model)
     if local.kind not in KINDS:
         raise invalid("model", f"A model for {local.kind} cannot be the default; one for {' or '.join(KINDS)} can.")
+    if local.obstacle:
+        raise invalid("model", f"{local.id} cannot answer: {local.obstacle}.")
     with transaction.atomic():
         ModelChoice.objects.filter(default_for=local.kind).exclude(pk=model).update(default_for="")
         return _changed(model, default_for=local.kind)

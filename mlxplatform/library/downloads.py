@@ -47,6 +47,12 @@ def submit(repo: Any, *, revision: Any = None, project: str, created_by: str) ->
         return service.submit(KIND, {"repo_id": repo, "revision": revision}, project=project, created_by=created_by)
 
 
+def under_way() -> set[str]:
+    """Repositories that a job brings or will go on bringing; a failed one waits for a person to try it again, or not."""
+    live = Job.objects.filter(kind=KIND).exclude(state__in=TERMINAL)
+    return {str(repo) for repo in live.values_list("config__repo_id", flat=True)}
+
+
 def run(ctx: JobContext) -> dict[str, Any]:
     """Fetch, telling progress; a stop kills the child, whose partial files stay for the next attempt."""
     repo = ctx.config["repo_id"]

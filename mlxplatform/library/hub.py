@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,10 +105,13 @@ def _fetch_blob(repo: str, name: str, revision: str) -> None:
     partial = blob.with_suffix(".resumable.incomplete")
     with partial.open("ab") as out:
         have = out.tell()
+        if have > size:  # of another writer, or of a disk that lost its place
+            have = out.truncate(0)
         if have < size:
             http_get(about.location, out, resume_size=have, headers=build_hf_headers(), expected_size=size)
     with partial.open("rb") as written:
         digest = hashlib.file_digest(written, "sha256").hexdigest()
+        os.fsync(written.fileno())  # nobody checks it again under its name
     if digest != etag:
         partial.unlink()
         raise HubError("corrupt", f"{name} of {repo} arrived damaged and was thrown away; try again.")
@@ -128,13 +133,33 @@ def search(query: str, limit: int = 30) -> list[dict[str, Any]]:
     return [{"id": model.id, "downloads": model.downloads, "likes": model.likes, "tags": model.tags or []} for model in found]
 
 
-class _OneAtATime:
+def is_pulling(repo: str, locks: Path | None = None) -> bool:
+    """Whether some process brings this repository now."""
+    if not _lock_of(repo, locks).exists():
+        return False
+    try:
+        with _OneAtATime(repo, locks):
+            return False
+    except HubError:
+        return True
+
+
+def alone_with(repo: str) -> AbstractContextManager[None]:
+    """Keep every pull of this repository out meanwhile.
+
+    Raises:
+        HubError: on entering, when it is being pulled.
+    """
+    return _OneAtATime(repo, None)
+
+
+class _OneAtATime(AbstractContextManager[None]):
     """A lock per repository, so that two pulls never fetch the same files side by side."""
 
-    def __init__(self, repo: str, locks: Path | None):
-        folder = locks or local_models.hub_cache() / ".pulls"
-        folder.mkdir(parents=True, exist_ok=True)
-        self._file = open(folder / _LOCK_NAME.sub("--", repo), "w")
+    def __init__(self, repo: str, locks: Path | None) -> None:
+        path = _lock_of(repo, locks)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(path, "w")
 
     def __enter__(self) -> None:
         try:
@@ -145,6 +170,10 @@ class _OneAtATime:
 
     def __exit__(self, *failure: object) -> None:
         self._file.close()
+
+
+def _lock_of(repo: str, locks: Path | None) -> Path:
+    return (locks or local_models.hub_cache() / ".pulls") / _LOCK_NAME.sub("--", repo)
 
 
 def _asked(repo: str, question: Callable[[], Any]) -> Any:

@@ -66,7 +66,7 @@ def scan(home: Path | None = None) -> list[LocalAdapter]:
     root = paths.adapters_dir(home or environment.read().home)
     found = []
     try:
-        folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+        folders = sorted(path for path in root.iterdir() if is_model_id(path.name) and path.is_dir())
     except FileNotFoundError:
         return []
     for folder in folders:

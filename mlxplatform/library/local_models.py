@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mlxplatform import environment, paths
-from mlxplatform.library import lmstudio, weight_files
+from mlxplatform.library import architectures, lmstudio, weight_files
 from mlxplatform.library.publication import PROVENANCE, is_model_id
 
 Kind = Literal["chat", "embedding", "transcription"]
@@ -29,13 +29,14 @@ STARTER_EMBEDDING = "all-minilm-l6-v2"
 
 #: model_type values that embed rather than speak.
 _EMBEDDING_TYPES = {"bert", "roberta", "xlm-roberta", "modernbert", "nomic_bert", "mpnet", "distilbert"}
-_TRANSCRIPTION_TYPES = {"whisper"}
+_TRANSCRIPTION_TYPES = {architectures.WHISPER}
 #: What the name of an architecture may look like: it is shown, and compared with names of modules.
 _ARCHITECTURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 #: Largest group or width, longest window in tokens, and largest size of anything else believed in a config.
 _MAX_GROUP, _MAX_CONTEXT, _MAX_SIZE = 4096, 1_000_000_000, 100_000_000
 #: Weights that only a model which sees has, and the files of its picture processor.
 _EYES = re.compile(r"(^|\.)(vision|visual|vit|image)")
+_IN_A_BLOCK = re.compile(r"(^|\.)layers\.\d+\.")
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64"}
 
@@ -92,7 +93,7 @@ def scan(home: Path | None = None) -> list[LocalModel]:
         model = _remembered(model_id, folder, "home")
         if model is not None:
             found[model_id] = model
-    others: list[tuple[Source, Iterator[tuple[str, Path]]]] = [("hub", _hub_folders()), ("lmstudio", lmstudio.folders())]
+    others: list[tuple[Source, Iterator[tuple[str, Path]]]] = [("hub", hub_folders()), ("lmstudio", lmstudio.folders())]
     for source, folders in others:
         for model_id, folder in folders:
             if model_id not in found:
@@ -175,6 +176,7 @@ def read(model_id: str, folder: Path, source: Source = "home") -> LocalModel:
         parameters += _count(header, quantization, dtypes)
         eyes = eyes or any(_EYES.search(name) for name in header.tensors)
     kind = _kind(config, folder)
+    sees = kind == "chat" and eyes and _is_told_to_look(config, folder) and architectures.knows_to_see(config)
     template = _chat_template(folder) if kind == "chat" else None
     return LocalModel(
         id=model_id,
@@ -190,11 +192,27 @@ def read(model_id: str, folder: Path, source: Source = "home") -> LocalModel:
         capabilities=_capabilities(kind, template),
         revision=digest.hexdigest()[:16],
         source=source,
-        obstacle="" if kind == "transcription" or (folder / "tokenizer.json").is_file() else "it has no tokenizer.json",
+        obstacle=architectures.obstacle(config, kind, folder, sees=sees) or _speechless(kind, folder),
         config=config,
         provenance=weight_files.json_object(folder / PROVENANCE) or {},
-        vision=kind == "chat" and eyes and _is_told_to_look(config, folder),
+        vision=sees,
     )
+
+
+def layers(model: LocalModel) -> list[str]:
+    """Names of the linear layers inside its blocks, from its weights' headers; none where these are not in MLX's own format."""
+    found = set()
+    for file in weight_files.of(model.path):
+        header = weight_files.header(file)
+        if header.format != "mlx":
+            return []
+        two = (name for name, tensor in header.tensors.items() if len(tensor.shape) == 2 and name.endswith(".weight"))
+        found |= {name.removesuffix(".weight") for name in two if _IN_A_BLOCK.search(name)}
+    return sorted(found)
+
+
+def _speechless(kind: Kind, folder: Path) -> str:
+    return "" if kind == "transcription" or (folder / "tokenizer.json").is_file() else "it has no tokenizer.json"
 
 
 def _is_told_to_look(config: dict[str, Any], folder: Path) -> bool:
@@ -213,7 +231,7 @@ def _home_folders(root: Path) -> Iterator[tuple[str, Path]]:
                     yield f"{folder.name}/{inner.name}", inner
 
 
-def _hub_folders() -> Iterator[tuple[str, Path]]:
+def hub_folders() -> Iterator[tuple[str, Path]]:
     """The newest complete snapshot of each repository in the Hugging Face cache."""
     for repo in _folders(hub_cache()):
         kind, _, name = repo.name.partition("--")

@@ -16,7 +16,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +27,8 @@ PRIVATE_PREFIX = ".partial-"
 #: Written into every published directory: where it came from and by what.
 PROVENANCE = "provenance.json"
 _LOCK = ".lock"
+#: Seconds within which a private directory without a lock may be one that is being made.
+_YOUNG = 3600
 #: One name, or owner/name; every part starts with a letter or digit, so that no part is a step upwards.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:/[A-Za-z0-9][A-Za-z0-9._-]*)?")
 #: Longest id; leaves room for suffixes within 255 bytes of file name.
@@ -98,27 +100,39 @@ def remove(root: Path, model_id: str) -> None:
 
 def sweep(root: Path) -> int:
     """Delete private directories whose writer is gone; answers how many."""
-    removed = 0
-    for folder in root.glob(f"{PRIVATE_PREFIX}*"):
-        try:
-            with open(folder / _LOCK) as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-        except BlockingIOError:
-            continue
-        except FileNotFoundError:  # made this instant, or doomed by remove(): age decides
-            if datetime.now(UTC).timestamp() - _mtime(folder) < 3600:
-                continue
-            shutil.rmtree(folder, ignore_errors=True)
-        removed += 1
-    return removed
+    return sum(remove_left(folder) for folder in root.glob(f"{PRIVATE_PREFIX}*"))
+
+
+def is_left(folder: Path) -> bool:
+    """Whether the writer of a private directory is gone."""
+    return _if_left(folder, lambda: None)
+
+
+def remove_left(folder: Path) -> bool:
+    """Delete a private directory whose writer is gone; answers whether it did."""
+    return _if_left(folder, lambda: shutil.rmtree(folder, ignore_errors=True)) and not folder.exists()
+
+
+def _if_left(folder: Path, then: Callable[[], None]) -> bool:
+    """Do it, with the lock held, when nobody else holds it."""
+    try:
+        with open(folder / _LOCK) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            then()
+    except BlockingIOError:
+        return False
+    except FileNotFoundError:  # made this instant, or doomed by remove(): age decides
+        if datetime.now(UTC).timestamp() - _mtime(folder) < _YOUNG:
+            return False
+        then()
+    return True
 
 
 def provenance(folder: Path) -> dict[str, Any]:
     """What was noted; empty when there is no such directory or nothing was."""
     try:
         facts = json.loads((folder / PROVENANCE).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return facts if isinstance(facts, dict) else {}
 

@@ -55,7 +55,7 @@ def model_json(model: LocalModel, machine: Machine, serving: set[str], chosen: C
         "dtype": model.dtype,
         "context": model.context,
         "vision": model.vision,
-        "supported": model.kind != "transcription" and not model.obstacle,
+        "supported": not model.obstacle,
         "reason": model.obstacle or None,
         "serving": model.id in serving,
         "pinned": model.id in chosen.pinned,
@@ -184,20 +184,19 @@ async def delete(request: HttpRequest, model_id: str) -> dict[str, Any]:
     return {"ok": True, "deleted": gone.id}
 
 
-def gc_plan(request: HttpRequest) -> dict[str, Any]:
-    items = reclaim.plan()
+async def gc_plan(request: HttpRequest) -> dict[str, Any]:
+    items = await sync_to_async(reclaim.plan)(await removal.serving())
     return {"ok": True, "items": [item.describe() for item in items], "bytes": sum(item.bytes for item in items)}
 
 
 async def gc_execute(request: HttpRequest) -> dict[str, Any]:
-    body = await read_json(request)
-    if body.get("yes") is not True:
-        raise Refusal(400, "confirmation_required", "Send yes: true to delete what the plan lists.", param="yes")
+    """Delete what the plan lists: ``{yes: true, items?}``, with ``items`` the ids that were shown."""
+    shown = reclaim.asked_for(await read_json(request))
+    resident = await removal.serving()
 
-    def carry_out() -> list[reclaim.Item]:
-        gone = reclaim.execute()
-        audit.record(actor_of(request), "library.reclaim", "disk", after={"items": [item.describe() for item in gone]})
-        return gone
+    def carry_out() -> reclaim.Outcome:
+        outcome = reclaim.execute(resident, shown)
+        audit.record(actor_of(request), "library.reclaim", "disk", after=outcome.describe())
+        return outcome
 
-    gone = await sync_to_async(carry_out)()
-    return {"ok": True, "deleted": [item.describe() for item in gone], "bytes": sum(item.bytes for item in gone)}
+    return {"ok": True, **(await sync_to_async(carry_out)()).describe()}

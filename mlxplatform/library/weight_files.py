@@ -51,11 +51,12 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Header:
-    """``bytes`` is the size of the whole file, ``raw`` the header as it stands there."""
+    """``bytes`` is the size of the whole file, ``raw`` the header as it stands there, ``format`` who says to have written it."""
 
     tensors: Mapping[str, Tensor]
     raw: bytes
     bytes: int
+    format: str = ""
 
 
 def header(path: Path) -> Header:
@@ -82,7 +83,8 @@ def header(path: Path) -> Header:
         raise BrokenWeights("a weight file has no valid header") from None
     if size != 8 + length + end:
         raise BrokenWeights("a weight file is truncated")
-    return Header(tensors, raw, size)
+    said = entries.get("__metadata__")
+    return Header(tensors, raw, size, str(said.get("format", "")) if isinstance(said, dict) else "")
 
 
 def _tensor(entry: Any) -> tuple[Tensor, int]:

@@ -21,7 +21,7 @@ from django.db import models
 from django.db.models import F, Q, QuerySet
 
 from mlxplatform.accounts import audit, usage
-from mlxplatform.accounts.actors import key_of
+from mlxplatform.accounts.actors import SCHEDULE, key_of
 from mlxplatform.accounts.models import ApiKey, AuditEntry, Person, UsageDay
 from mlxplatform.datasets.models import Dataset, HubToken
 from mlxplatform.datasets.publish import ROOT as DATASETS
@@ -67,10 +67,13 @@ class Extent:
     maker: str = ""
 
     @cached_property
-    def schedules(self) -> list[str]:
-        """The names under which the maker's schedules start jobs."""
+    def schedules(self) -> Q:
+        """What the maker's schedules started: those there are, and, of a key, those that are gone."""
         own = Schedule.objects.filter(project=self.project, created_by=self.maker)
-        return [f"schedule:{pk}" for pk in own.values_list("pk", flat=True)]
+        started = Q(created_by__in=[f"{SCHEDULE}{pk}" for pk in own.values_list("pk", flat=True)])
+        if self.key_id:
+            started |= Q(created_by__startswith=SCHEDULE, created_by__endswith=f"/{self.maker}")
+        return started
 
     @property
     def key_id(self) -> str:
@@ -90,7 +93,7 @@ class Extent:
             return found.none()
         made = Q(**{column: self.maker})
         if column == "created_by":
-            made |= Q(created_by__in=self.schedules)  # what their schedules started
+            made |= self.schedules
         if model is Job:
             made |= Q(parent__created_by=self.maker)  # what their jobs started
         return found.filter(made)

@@ -8,6 +8,9 @@ import structlog
 from django.db import transaction
 from django.utils import timezone
 
+from mlxplatform.accounts import actors, quotas
+from mlxplatform.accounts.models import ApiKey
+from mlxplatform.broker.connections import BROKER_ERRORS
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.states import TERMINAL
@@ -44,6 +47,7 @@ def _fire_due(schedule: Schedule, now: dt.datetime) -> int:
     due = planned if newest is None else max(planned, newest)
     late = (now - due).total_seconds()
     since = f"; missed since {planned:%Y-%m-%d %H:%M} UTC" if due > planned else ""
+    unpaid = _unpaid(schedule, schedule.created_by)
     with transaction.atomic():
         taken = Schedule.objects.filter(pk=schedule.pk, next_at=planned, paused=False).update(next_at=following, last_at=now)
         if not taken:
@@ -51,6 +55,8 @@ def _fire_due(schedule: Schedule, now: dt.datetime) -> int:
         if late > schedule.grace_seconds and schedule.misfire == "skip":
             _record(schedule, due, now, "skipped", note=f"missed by {_spoken(late)}; the policy is to skip{since}")
             return 0
+        if unpaid is not None:
+            return _fail(schedule, due, now, unpaid.message)
         note = (f"late by {_spoken(late)}" if late > schedule.grace_seconds else "in time" if since else "") + since
         return _start(schedule, due, now, note=note)
 
@@ -63,17 +69,40 @@ def _start(schedule: Schedule, due: dt.datetime, now: dt.datetime, note: str = "
         return 0
     try:
         with transaction.atomic():
-            by_whom = by or f"schedule:{schedule.id}"
+            by_whom = by or actors.of_schedule(schedule.id, schedule.created_by)
             job = starters.start(schedule.kind, schedule.config, schedule.project, by_whom, f"{schedule.id}:{due.isoformat()}")
     except (Refusal, LookupError) as error:
         reason = error.message if isinstance(error, Refusal) else f"there is no job of kind {schedule.kind} any more"
-        _record(schedule, due, now, "failed", note=reason, by=by)
-        log.error("schedule_failed", schedule=schedule.id, reason=reason)
-        return 0
+        return _fail(schedule, due, now, reason, by)
     Schedule.objects.filter(pk=schedule.pk).update(last_job=job.id)
     _record(schedule, due, now, "started", job=job.id, note=note, by=by)
     log.info("schedule_fired", schedule=schedule.id, kind=schedule.kind, job=job.id)
     return 1
+
+
+def _unpaid(schedule: Schedule, payer: str) -> Refusal | None:
+    """Why the key that would pay for a job may not order it now; people and machines without keys always may."""
+    key_id = actors.key_of(payer)
+    if not key_id:
+        return None
+    key = ApiKey.objects.filter(pk=key_id).first()
+    if key is None or not key.is_active:
+        return Refusal(403, "key_ended", "the key that made this schedule was revoked or has expired; make the schedule anew")
+    try:
+        if schedule.kind in starters.SPENDING:
+            quotas.check_allowance_now(key_id, key.tokens_per_day)
+    except Refusal as refusal:
+        return refusal
+    except BROKER_ERRORS as error:
+        # A night's work is worth more than a count.
+        log.warning("quota_not_asked", key=key_id, error=type(error).__name__)
+    return None
+
+
+def _fail(schedule: Schedule, due: dt.datetime, now: dt.datetime, reason: str, by: str = "") -> int:
+    _record(schedule, due, now, "failed", note=reason, by=by)
+    log.error("schedule_failed", schedule=schedule.id, reason=reason)
+    return 0
 
 
 def _record(
@@ -95,8 +124,10 @@ def run_now(schedule: Schedule, by: str) -> Firing:
     """Start a schedule's job at once, paused or not; its regular times stay as they are.
 
     Raises:
-        Refusal: its previous job has not ended, or the job was refused.
+        Refusal: its previous job has not ended, the job was refused, or the asking key's tokens for today are used up.
     """
+    if unpaid := _unpaid(schedule, by):
+        raise unpaid
     now = timezone.now()
     with transaction.atomic():
         schedule = Schedule.objects.select_for_update().get(pk=schedule.pk)

@@ -19,6 +19,9 @@ Check = Callable[[Config, str], object]
 #: (configuration, project, created_by, idempotency_key) → Job, raising Refusal.
 Start = Callable[[Config, str, str, str], Job]
 
+#: Kinds whose jobs use up the tokens of the key that ordered them.
+SPENDING = frozenset({"dataset", "batch", "memory_synthesis"})
+
 _starters: dict[str, tuple[Check, Start]] = {}
 
 

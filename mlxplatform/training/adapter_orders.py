@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.conf import settings
 from django.db import transaction
 
 from mlxplatform.http.fields import Field, invalid, read
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs import service
 from mlxplatform.jobs.models import Job
-from mlxplatform.library import local_models, names
+from mlxplatform.library import names
 from mlxplatform.training import registry
-from mlxplatform.training.models import Adapter
+from mlxplatform.training.registry import Chosen
 
 FUSE, MERGE, EXPORT = "fuse", "merge_adapters", "export_adapter"
 #: peft and safetensors are the adapter itself, gguf is base and adapter as one file.
@@ -29,15 +28,16 @@ def check_fuse(body: dict[str, Any], project: str | None) -> dict[str, Any]:
     """
     fields = (Field("adapter", "text", required=True, high=255), Field("output", "text", high=128))
     order = read(body, fields, ignore=("idempotency_key",))
-    adapter = _lora(order["adapter"], project, "adapter")
-    base = local_models.find(adapter.base_model, settings.HOME)
-    if base is None or base.revision != adapter.base_revision:
-        raise Refusal(
-            400, "base_model_missing", f"The adapter's base {adapter.base_model} is not here as it was.", param="adapter"
-        )
-    output = order["output"] or f"{base.id}-{adapter.name.rsplit(':', 1)[-1]}"
+    chosen = _lora(order["adapter"], project, "adapter")
+    base = registry.base_of(chosen.adapter)
+    output = order["output"] or _fused_name(base.id, chosen)
     names.check(output, "output")
-    return {"adapter": adapter.id, "model": base.id, "revision": base.revision, "output": output}
+    return {"adapter": chosen.id, "model": base.id, "revision": base.revision, "output": output}
+
+
+def _fused_name(base: str, chosen: Chosen) -> str:
+    step = f"-step-{chosen.earlier_step}" if chosen.earlier_step else ""
+    return f"{base}-{chosen.adapter.name.rsplit(':', 1)[-1]}{step}"
 
 
 def check_merge(body: dict[str, Any], project: str | None) -> dict[str, Any]:
@@ -56,7 +56,9 @@ def check_merge(body: dict[str, Any], project: str | None) -> dict[str, Any]:
     if len(order["adapters"]) < 2:
         raise invalid("adapters", "Name at least two different adapters.")
     chosen = [_lora(name, project, "adapters") for name in order["adapters"]]
-    if len({(adapter.base_model, adapter.base_revision) for adapter in chosen}) > 1:
+    if len({one.id for one in chosen}) < len(chosen):  # an id and a name of the same
+        raise invalid("adapters", "Name at least two different adapters.")
+    if len({(one.adapter.base_model, one.adapter.base_revision) for one in chosen}) > 1:
         raise invalid("adapters", "The adapters have different base models.")
     if weights is None:
         weights = [1.0] * len(chosen)
@@ -64,7 +66,7 @@ def check_merge(body: dict[str, Any], project: str | None) -> dict[str, Any]:
     if not numbers or not all(isinstance(w, int | float) and not isinstance(w, bool) and abs(w) <= _MAX_WEIGHT for w in weights):
         raise invalid("weights", f"weights must be one number for each adapter, from -{_MAX_WEIGHT:g} to {_MAX_WEIGHT:g}.")
     return {
-        "adapters": [adapter.id for adapter in chosen],
+        "adapters": [one.id for one in chosen],
         "weights": [float(w) for w in weights],
         "suffix": order["suffix"] or "merged",
     }
@@ -78,23 +80,17 @@ def check_export(body: dict[str, Any], project: str | None) -> dict[str, Any]:
     fields = (Field("adapter", "text", required=True, high=255), Field("format", "text", "peft", choices=FORMATS))
     order = read(body, fields, ignore=("idempotency_key",))
     if order["format"] != "gguf":
-        adapter = _lora(order["adapter"], project, "adapter")
-        if order["format"] == "peft" and adapter.fine_tune_type != "lora":
+        chosen = _lora(order["adapter"], project, "adapter")
+        if order["format"] == "peft" and chosen.adapter.fine_tune_type != "lora":
             message = "Only plain LoRA adapters can be written for PEFT; format safetensors takes any."
             raise Refusal(501, "unsupported_execution", message, param="format")
-        return {"adapter": adapter.id, "format": order["format"]}
-    adapter = registry.find(order["adapter"], project)
-    model = local_models.find(adapter.model or adapter.base_model, settings.HOME)
-    if model is None or (not adapter.model and model.revision != adapter.base_revision):
-        raise Refusal(
-            400, "base_model_missing", f"The adapter's base {adapter.base_model} is not here as it was.", param="adapter"
-        )
-    if not adapter.model:
-        registry.folder_of(adapter)
+        return {"adapter": chosen.id, "format": order["format"]}
+    chosen = registry.choose(order["adapter"], project)
+    model = registry.trained_model(chosen.adapter) if chosen.files is None else registry.base_of(chosen.adapter)
     obstacle = gguf_obstacle(model.config)
     if obstacle:
         raise Refusal(501, "unsupported_execution", f"{model.id} cannot be written as GGUF: {obstacle}.", param="format")
-    return {"adapter": adapter.id, "format": "gguf", "model": model.id, "revision": model.revision}
+    return {"adapter": chosen.id, "format": "gguf", "model": model.id, "revision": model.revision}
 
 
 def gguf_obstacle(config: dict[str, Any]) -> str:
@@ -120,9 +116,8 @@ def submit(kind: str, order: dict[str, Any], *, project: str, created_by: str, i
     return job
 
 
-def _lora(name: str, project: str | None, param: str) -> Adapter:
-    adapter = registry.find(name, project, param)
-    if adapter.model:
+def _lora(name: str, project: str | None, param: str) -> Chosen:
+    chosen = registry.choose(name, project, param)
+    if chosen.files is None:
         raise invalid(param, "That is a fully trained model, not an adapter.")
-    registry.folder_of(adapter)
-    return adapter
+    return chosen

@@ -147,7 +147,8 @@ def _look(path: Path, formats: tuple[str, ...], param: str) -> rows.Inspection:
     if seen.broken:
         listed = "; ".join(seen.broken_lines)
         more = f"; and {seen.broken - len(seen.broken_lines)} more" if seen.broken > len(seen.broken_lines) else ""
-        message = f"{seen.broken} lines are not JSON objects: {listed}{more}"
+        counted = "1 line is no JSON object" if seen.broken == 1 else f"{seen.broken} lines are not JSON objects"
+        message = f"{counted}: {listed}{more}"
         raise Refusal(400, "invalid_file_format", message, param=param)
     return seen
 

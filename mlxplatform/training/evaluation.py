@@ -51,17 +51,10 @@ def check(body: dict[str, Any], project: str | None) -> dict[str, Any]:
         Refusal: with the field that is wrong.
     """
     order = read(body, FIELDS, ignore=("idempotency_key",))
-    adapter = registry.find(order["adapter"], project)
-    if adapter.model:
-        if local_models.find(adapter.model, settings.HOME) is None:
-            raise Refusal(404, "adapter_incomplete", "The fine-tuned model is not here any more.", param="adapter")
-    else:
-        registry.folder_of(adapter)
-    base = local_models.find(adapter.base_model, settings.HOME)
-    if base is None or base.revision != adapter.base_revision:
-        raise Refusal(
-            400, "base_model_missing", f"The adapter's base {adapter.base_model} is not here as it was.", param="adapter"
-        )
+    chosen = registry.choose(order["adapter"], project)
+    if chosen.files is None:
+        registry.trained_model(chosen.adapter)
+    base = registry.base_of(chosen.adapter)
     unknown = [name for name in order["measures"] if name not in MEASURES]
     if unknown:
         raise invalid("measures", f"{unknown[0]} is no measure; there are {', '.join(MEASURES)}.")
@@ -70,9 +63,9 @@ def check(body: dict[str, Any], project: str | None) -> dict[str, Any]:
             raise invalid("judge_model", "judge_model goes with the measure judge.")
         if local_models.find(order["judge_model"], settings.HOME) is None:
             raise Refusal(404, "model_not_found", "There is no such model to judge.", param="judge_model")
-    held = _held(order, adapter, project)
+    held = _held(order, chosen.adapter, project)
     return {
-        "adapter": adapter.id,
+        "adapter": chosen.id,
         "model": base.id,
         "revision": base.revision,
         "measures": [name for name in MEASURES if name in order["measures"]],

@@ -150,8 +150,10 @@ def adapters(request: HttpRequest) -> dict[str, Any]:
 def adapter_detail(request: HttpRequest, adapter_id: str) -> dict[str, Any]:
     adapter = registry.find(adapter_id, project_filter(request))
     votes = blind.tallies(adapter.project, adapter.model or adapter.name)
+    measured = adapter.metrics.get("evaluation_by_step", {})
     earlier = [
-        {"id": one.id, "name": one.name, "step": one.step, "size_bytes": one.bytes} for one in registry.checkpoints(adapter)
+        {"id": one.id, "name": one.name, "step": one.step, "size_bytes": one.bytes, "evaluation": measured.get(str(one.step))}
+        for one in registry.checkpoints(adapter)
     ]
     return {"ok": True, "adapter": {**registry.adapter_json(adapter), "checkpoints": earlier, "blind": votes}}
 

@@ -88,6 +88,8 @@ FIELDS = (
     Field("dpo_beta", "float", 0.1, low=0.0001, high=100, doc="DPO: how far from the reference"),
     Field("orpo_lambda", "float", 0.1, low=0, high=100, doc="ORPO: weight of the odds ratio"),
 )
+#: Where a run's configuration says what it learned from: as a job shows it, and as its ``run.json`` does.
+_SOURCES = ("data", "lineage")
 #: Names of the older system for the same fields.
 ALIASES = {
     "model_dir": "model",
@@ -101,18 +103,20 @@ ALIASES = {
 
 
 def check(body: dict[str, Any], project: str | None) -> dict[str, Any]:
-    """The complete configuration of a job, its data looked through.
+    """The complete configuration of a job, its data looked through. A run's own configuration is an order for the same run.
 
     Raises:
         Refusal: with the field that is wrong.
     """
-    body = dict(body)
+    body = _repeated(body) if any(isinstance(body.get(name), dict) for name in _SOURCES) else dict(body)
     for old, new in ALIASES.items():
         if old in body:
             value = body.pop(old)
             body.setdefault(new, value)
-    order = read(body, FIELDS, ignore=("idempotency_key",))
+    order = read(body, FIELDS, ignore=("idempotency_key", "revision"))
     model = base(order["model"])
+    if body.get("revision") not in {None, model.revision}:
+        raise invalid("revision", f"{model.id} is not as it was in that run; leave revision out to train on it as it is.")
     _settle(order, model)
     order["revision"] = model.revision
     if order["warm_start_adapter"] is not None:
@@ -120,6 +124,17 @@ def check(body: dict[str, Any], project: str | None) -> dict[str, Any]:
     order["data"] = data.choose(order, project)
     order["data"]["inspection"] = data.inspect(order["data"], FORMATS[order["method"]])
     return order
+
+
+def _repeated(config: dict[str, Any]) -> dict[str, Any]:
+    """A run's configuration, as its job shows it or its ``run.json`` holds it, as an order: its data by version, and nothing
+    that follows from the rest. A model it made keeps its name, so this one gets a name of its own."""
+    source = next(config[name] for name in _SOURCES if isinstance(config.get(name), dict))
+    kept = {field.name for field in FIELDS} - {"output"} | {"revision"}
+    body = {name: value for name, value in config.items() if name in kept}
+    if "dataset" in source:
+        body["dataset"] = f"{source['dataset']}@{source.get('version')}"
+    return body
 
 
 def base(name: str) -> LocalModel:
@@ -149,6 +164,8 @@ def _settle(order: dict[str, Any], model: LocalModel) -> None:
         raise invalid("num_layers", "num_layers must be -1 or at least 1.")
     if model.context and order["max_seq_length"] > model.context:
         raise invalid("max_seq_length", f"max_seq_length must be at most {model.context}, the model's window.")
+    if order["target_modules"] is not None:
+        _check_modules(order["target_modules"], model)
     if order["suffix"] is not None:
         order["suffix"] = _suffix(order["suffix"])
     full = order["fine_tune_type"] == "full"
@@ -172,10 +189,19 @@ def _settle(order: dict[str, Any], model: LocalModel) -> None:
     order["dtype"] = model.dtype if model.dtype in {"float32", "bfloat16", "float16"} else "bfloat16"
 
 
+def _check_modules(wanted: list[str], model: LocalModel) -> None:
+    """Refuse a name that no layer bears. Only weights that mlx-lm wrote are named as the layers will be."""
+    named = local_models.layers(model)
+    leaves = {path.rsplit(".", 1)[-1] for path in named}
+    for name in wanted:
+        if named and name not in leaves and not any(path.endswith(f".{name}") for path in named):
+            raise invalid("target_modules", f"{model.id} has no layer {name[:80]}; it has {', '.join(sorted(leaves))}.")
+
+
 def _suffix(raw: str) -> str:
     kept = "".join(char if char.isalnum() and char.isascii() else "-" for char in raw.lower()).strip("-")
     if not kept:
-        raise invalid("suffix", "suffix must contain letters or digits.")
+        raise invalid("suffix", "suffix must contain letters from a to z, or digits.")
     return kept
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.hub import control
 from mlxplatform.inference.models import Host
 from mlxplatform.jobs.models import Job
-from mlxplatform.library import local_adapters, publication
+from mlxplatform.library import local_adapters, local_models, publication
 from mlxplatform.library.local_adapters import LocalAdapter
+from mlxplatform.library.local_models import LocalModel
 from mlxplatform.training import finetuning
 from mlxplatform.training.models import Adapter
 
@@ -75,15 +77,80 @@ def find(adapter_id: str, project: str | None, param: str = "adapter") -> Adapte
     return adapter
 
 
-def folder_of(adapter: Adapter) -> Path:
+@dataclass(frozen=True)
+class Chosen:
+    """What an order about an adapter means: the run that made it, and its files or those of an earlier step of it.
+
+    ``files`` is None for a fully trained model, which lies in the library.
+    """
+
+    adapter: Adapter
+    files: LocalAdapter | None
+
+    @property
+    def id(self) -> str:
+        return self.files.id if self.files is not None else self.adapter.id
+
+    @property
+    def asked_as(self) -> str:
+        """The name requests use."""
+        return (self.files.name if self.files is not None else self.adapter.model) or self.adapter.name
+
+    @property
+    def earlier_step(self) -> int:
+        """The step of an earlier checkpoint; 0 for a run's result."""
+        return self.files.step if self.files is not None and self.files.parent else 0
+
+    @property
+    def folder(self) -> Path:
+        """
+        Raises:
+            Refusal: 400 a fully trained model is no adapter.
+        """
+        if self.files is None:
+            raise Refusal(400, "invalid_value", "That is a fully trained model, not an adapter.", param="adapter")
+        return self.files.path
+
+
+def choose(wanted: str, project: str | None, param: str = "adapter") -> Chosen:
+    """An adapter, or one step of a run, by id or by the name requests use.
+
+    Raises:
+        Refusal: 404 there is none, or its files are gone or not whole.
+    """
+    by_name = wanted.startswith(local_adapters.NAME_PREFIX)
+    local = (local_adapters.find_name if by_name else local_adapters.find)(wanted, settings.HOME)
+    owner = visible(project).filter(pk=local.parent or local.id).first() if local is not None else None
+    if owner is not None:
+        return Chosen(owner, local)
+    adapter = find(wanted, project, param)
+    if not adapter.model:
+        raise Refusal(404, "adapter_incomplete", "The adapter's files are missing or incomplete.", param=param)
+    return Chosen(adapter, None)
+
+
+def base_of(adapter: Adapter) -> LocalModel:
     """
     Raises:
-        Refusal: 404 its files are gone or not whole.
+        Refusal: 400 the model it was made for is gone or has changed.
     """
-    local = local_adapters.find(adapter.id, settings.HOME)
-    if local is None:
-        raise Refusal(404, "adapter_incomplete", "The adapter's files are missing or incomplete.")
-    return local.path
+    base = local_models.find(adapter.base_model, settings.HOME)
+    if base is None or base.revision != adapter.base_revision:
+        said = f"The adapter's base {adapter.base_model} is not here as it was."
+        raise Refusal(400, "base_model_missing", said, param="adapter")
+    return base
+
+
+def trained_model(adapter: Adapter) -> LocalModel:
+    """The library's model that a full fine-tune made.
+
+    Raises:
+        Refusal: 404 it is not here any more.
+    """
+    model = local_models.find(adapter.model, settings.HOME)
+    if model is None:
+        raise Refusal(404, "adapter_incomplete", "The fine-tuned model is not here any more.", param="adapter")
+    return model
 
 
 def remove(adapter: Adapter) -> None:

@@ -14,6 +14,13 @@ from urllib.parse import urlsplit
 from mlxplatform.inference.contract import Refusal
 
 URL_LIMIT = 2000
+#: Under which a network without IPv4 reaches every IPv4 address, a private one too: the address is in the last 32 bits.
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+#: Other IPv6 networks whose addresses hold an IPv4 one: compatible, mapped, translated, local NAT64 and 6to4. Python calls
+#: most of them public. Nobody who has another address needs them.
+_CARRYING_IPV4 = [
+    ipaddress.IPv6Network(name) for name in ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b:1::/48", "2002::/16")
+]
 
 
 def check(url: object, *, private_allowed: bool) -> str:
@@ -48,5 +55,15 @@ def resolve(host: str, port: int, *, private_allowed: bool) -> list[str]:
     except (socket.gaierror, UnicodeError):
         return []
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-    allowed = private_allowed or all(ipaddress.ip_address(address).is_global for address in addresses)
+    allowed = private_allowed or all(_is_told(ipaddress.ip_address(address)) for address in addresses)
     return addresses if allowed else []
+
+
+def _is_told(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Whether this is one machine of the public internet, and no way of writing, or of reaching, another kind of address."""
+    if isinstance(address, ipaddress.IPv6Address):
+        if address in _NAT64:
+            return _is_told(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+        if any(address in network for network in _CARRYING_IPV4):
+            return False
+    return address.is_global and not address.is_multicast

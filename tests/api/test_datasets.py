@@ -257,6 +257,29 @@ def test_a_failed_call_costs_one_row_and_a_retry_makes_it_good(client: Client, r
     assert version.state == "ready" and version.counts["accepted"] == 2
 
 
+def test_a_retry_makes_only_what_a_source_lacks(client: Client, runtime: ScriptedRuntime) -> None:
+    """Two rows of one source, of which one failed; then the run itself did, so that it can be tried again."""
+    from mlxplatform.inference.contract import Refusal
+    from mlxplatform.jobs import service
+
+    def say(request: Any) -> str:
+        asked = request.messages[-1].content or ""
+        return '["one thing", "another thing"]' if "JSON array" in asked else f"about {asked}"
+
+    runtime.say = say
+    runtime.refuse = lambda text, number: Refusal(400, "engine_poisoned", "It died.") if text == "another thing" else None
+    inputs = {"topics": "cooking", "depth": 1, "branches": 1, "questions_per_leaf": 2}
+    job, version = finished(client, "topic_tree", inputs, filters={"min_chars": 10_000})
+    assert job.error_code == "zero_rows" and "call_failed:engine_poisoned" in job.error
+    assert version.rows.filter(reason="too_short").count() == 1
+    asked = sum(runtime.started.values())
+    runtime.refuse = lambda text, number: None
+    service.retry(job.id, "local")
+    run_jobs()
+    assert sum(runtime.started.values()) == asked + 1
+    assert sorted(version.rows.values_list("reason", flat=True)) == ["too_short", "too_short"]
+
+
 # Text templates of people -------------------------------------------------------------------------------------------
 
 
@@ -305,8 +328,18 @@ def test_lists_page_and_archive(client: Client) -> None:
     assert [entry["id"] for entry in first["datasets"]] == ids[:2:-1] and first["has_more"]
     second = client.get(f"/api/datasets?limit=10&after={first['next']}").json()
     assert [entry["id"] for entry in second["datasets"]] == ids[2::-1] and not second["has_more"]
+    client.patch(f"/api/datasets/{ids[1]}", {"tags": ["b", "c.d"]}, content_type="application/json")
+    for tag, found in (("b", [ids[1]]), ("c.d", [ids[1]]), ("c", []), ('a"', []), ("a", [ids[4], ids[3]])):
+        paged = client.get("/api/datasets", {"limit": "2", "tag": tag}).json()
+        assert [entry["id"] for entry in paged["datasets"]] == found and paged["has_more"] is (tag == "a")
     changed = client.patch(f"/api/datasets/{ids[0]}", {"archived": True, "name": "old"}, content_type="application/json")
     assert changed.json()["dataset"]["archived"] is True
+    for path, body in (
+        (f"/api/datasets/{ids[0]}", {"name": "a\x00"}),
+        (f"/api/datasets/{ids[0]}", {"tags": ["a\x00"]}),
+    ):
+        assert client.patch(path, body, content_type="application/json").json()["code"] == "invalid_value"
+    assert client.get(f"/api/datasets/{ids[1]}/rows?split=half").json()["field"] == "split"
     assert ids[0] not in [entry["id"] for entry in client.get("/api/datasets").json()["datasets"]]
     assert client.get("/api/datasets?limit=0").json()["field"] == "limit"
     assert client.get("/api/datasets?after=ds_x").json()["field"] == "after"
@@ -316,6 +349,37 @@ def test_lists_page_and_archive(client: Client) -> None:
         "code": "dataset_not_found",
         "field": None,
     }
+
+
+@pytest.mark.parametrize("words", ["Straße", 'say "hi"', "a\\b", "日本", "😀"])
+def test_rows_are_found_by_any_text_they_contain(admin_client: Client, words: str) -> None:
+    _, version = finished(admin_client, "sft_qa_pairs", {"pairs_text": f"Q: one {words}?\nA: yes\n\nQ: two?\nA: no"})
+    found = admin_client.get(f"/api/datasets/{version.dataset_id}/rows", {"q": words}).json()["rows"]
+    assert [row["content"]["messages"][0]["content"] for row in found] == [f"one {words}?"]
+    page = admin_client.get(f"/console/datasets/{version.dataset_id}", {"q": words}, follow=True).content.decode()
+    assert "one " in page and "two?" not in page
+
+
+def test_a_person_compares_versions_and_changes_what_may_be_changed(admin_client: Client, runtime: ScriptedRuntime) -> None:
+    runtime.say = lambda request: f"<b>about</b> {request.messages[-1].content}"
+    _, first = finished(admin_client, "cot_synthesis", {"questions": "one\ntwo"}, name="old name", tags=["a"])
+    page = f"/console/datasets/{first.dataset_id}"
+    assert admin_client.get(f"{page}/changes").status_code == 400
+    finished(admin_client, "cot_synthesis", {"questions": "one\nthree"}, resume=first.dataset_id)
+    shown = admin_client.get(f"{page}/changes").content.decode()
+    assert "<dd>1</dd>" in shown and "three" in shown and "two" in shown and "<b>about" not in shown
+    said = admin_client.get(page).content.decode()
+    assert f"{page}/changes?to=2" in said and "format=alpaca" in said and "repeat a training row" in said
+    admin_client.post(f"{page}/change", {"name": "new name", "description": "d", "tags": "b, c.d"})
+    first.dataset.refresh_from_db()
+    assert (first.dataset.name, first.dataset.tags) == ("new name", ["b", "c.d"])
+    refused = admin_client.post(f"{page}/change", {"tags": "no/slash"}, follow=True).content.decode()
+    assert "tags must be a list" in refused
+    admin_client.post(f"{page}/change", {"archived": "true"})
+    assert "new name" not in admin_client.get("/console/datasets").content.decode()
+    assert "new name" in admin_client.get("/console/datasets?archived=1").content.decode()
+    admin_client.post(f"{page}/change", {"archived": "false"})
+    assert "new name" in admin_client.get("/console/datasets?tag=c.d").content.decode()
 
 
 def test_markup_is_shown_as_text_in_the_admin(admin_client: Client) -> None:
@@ -348,7 +412,10 @@ def test_a_preview_shows_everything_and_forecasts_the_run(client: Client, runtim
     asked = sum(runtime.started.values())
     full, version = finished(client, "cot_synthesis", inputs, seed=3, preview=job.id)
     assert full.state == "done" and sum(runtime.started.values()) == asked + 30
-    assert version.report["forecast"] == expected and version.report["seconds"] >= 0
+    report = version.report
+    assert report["forecast"] == expected and report["seconds"] >= 0
+    assert report["reused"]["calls"] == 10 and report["calls"] == 40
+    assert report["reused"]["completion_tokens"] == expected["from"]["completion_tokens"]
 
 
 def test_a_preview_without_a_model(client: Client) -> None:

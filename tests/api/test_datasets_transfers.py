@@ -23,6 +23,7 @@ from tests.fixtures.dataset_api import (
     as_lines,
     download,
     export,
+    finished,
     post,
     post_file,
     run_jobs,
@@ -78,7 +79,7 @@ def test_objects_where_text_belongs_name_row_and_field(upload: Upload) -> None:
         {"messages": [{"role": "assistant", "content": 5}]},
     )
     job, _ = upload(raw)
-    assert "line 1: completion must be text, got an object" in job.error
+    assert "rows.jsonl line 1: completion must be text, got an object" in job.error
     assert "line 2: completion must be text, got a list" in job.error
     assert "line 3: messages[0].content must be text, got a number" in job.error
 
@@ -94,8 +95,8 @@ def test_mixed_forms_become_conversations_or_are_counted(client: Client, upload:
     job, version = upload(as_lines(*convertible, {"text": "c"}))
     assert job.error_code == "bad_rows" and "line 5" in job.error
     assert (
-        "2 messages (first at line 1), 1 prompt_completion (first at line 2)" in job.error
-        and "1 text (first at line 5)" in job.error
+        "2 messages (first at rows.jsonl line 1), 1 prompt_completion (first at rows.jsonl line 2)" in job.error
+        and "1 text (first at rows.jsonl line 5)" in job.error
     )
     assert version.report["read"] == version.report["used"] + version.report["bad_rows"]
 
@@ -176,6 +177,20 @@ def test_csv_with_columns_of_its_own(client: Client, upload: Upload) -> None:
     assert "3 cells where the header has 2" in job.error
     job, _ = upload("prompt,completion\nä,b\n".encode("latin-1"), "x.csv")
     assert "not UTF-8" in job.error
+
+
+def test_imported_parts_are_searched_for_rows_they_share(client: Client, upload: Upload) -> None:
+    rows = [{"prompt": f"q{n}", "completion": "a"} for n in range(18)]
+    _, version = upload(as_lines(*rows, {"prompt": "Q1", "completion": "a"}, {"prompt": "q2", "completion": "other"}))
+    assert version.report["leaks"] == {"same_row": 1, "same_question": 1}
+    card = download(client, version.dataset_id, "README.md").body.decode()
+    assert "1 validation rows repeat a training row; 1 repeat a question." in card
+
+
+def test_the_recipe_on_a_card_holds_whatever_was_typed(client: Client) -> None:
+    _, version = finished(client, "sft_qa_pairs", {"pairs_text": "Q: how?\nA: ```sh\nls\n````"})
+    card = download(client, version.dataset_id, "README.md").body.decode()
+    assert card.count("`````json\n") == 1 and card.rstrip().count("\n`````") == 2
 
 
 def test_folders_bring_their_splits(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

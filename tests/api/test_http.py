@@ -122,7 +122,13 @@ def test_models_by_id_in_both_spellings(stack: Stack) -> None:
 
 @pytest.mark.parametrize(
     "headers",
-    [{"origin": "http://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}, {"host": "evil.example"}],
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"host": "evil.example"},
+    ],
 )
 def test_pages_of_other_sites_drive_nothing(stack: Stack, headers: dict[str, str]) -> None:
     response = stack.http.post(CHAT, json=GOOD, headers=headers)

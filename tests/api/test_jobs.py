@@ -215,14 +215,14 @@ def test_the_log_downloads_as_whole_lines(client: Client) -> None:
 
 
 async def test_the_csv_export_is_whole_and_inert() -> None:
-    evil = ["=1+1", "+1", "@SUM(A1)", "-1+2", "\t=1", "\r=1", "plain", 'a "quoted", line']
+    evil = ["=1+1", "+1", "@SUM(A1)", "-1+2", "\t=1", "\r=1", "\ufeff=1", "\uff1d1", "plain", 'a "quoted", line']
     for text in evil:
         job = await sync_to_async(service.submit)("test.lines", {"text": text})
         await Job.objects.filter(pk=job.id).aupdate(message=text)
     response = await AsyncClient().get("/api/jobs.csv?kind=test.lines")
     raw = b"".join([chunk async for chunk in response.streaming_content]).decode()
     table = list(csv.DictReader(io.StringIO(raw, newline="")))
-    assert [row["message"] for row in table[::-1]] == [f"'{text}" for text in evil[:6]] + evil[6:]
+    assert [row["message"] for row in table[::-1]] == [f"'{text}" for text in evil[:8]] + evil[8:]
     assert (await AsyncClient().get("/api/jobs.csv?state=x")).status_code == 400
 
 

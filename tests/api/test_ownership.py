@@ -176,6 +176,9 @@ def test_the_api_gives_a_session_the_same_sight(red: Belongings) -> None:
     assert member.get("/api/jobs").json()["jobs"] == []
     assert member.get(f"/api/jobs/{red.job.id}").status_code == 404
     assert member.get(f"/v1/files/{red.file.id}").status_code == 404
+    theirs = f"/console/datasets/{red.dataset.id}"
+    assert member.get(f"{theirs}/changes").status_code == 404
+    assert member.post(f"{theirs}/change", {"name": "mine"}).status_code == 404
     boss = signed_in("anna", "admin", BLUE)
     assert boss.get(f"/api/jobs/{red.job.id}").status_code == 200
     assert boss.get(f"/v1/files/{red.file.id}").status_code == 200

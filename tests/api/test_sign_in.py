@@ -99,6 +99,42 @@ def test_signing_in_leads_to_no_other_site(password: str, target: str) -> None:
     assert attempt("anna", password, next=target)["Location"] == "/"
 
 
+@pytest.mark.parametrize(("page", "back"), [
+    ("http://localhost/console/schedules?x=1", "/console/schedules%3Fx%3D1"),
+    ("https://evil.example/console/keys", "/"),
+    ("", "/"),
+])  # fmt: skip
+def test_a_form_sent_after_the_session_ended_leads_back_to_its_page(page: str, back: str) -> None:
+    answer = Client(headers={**HERE, "referer": page}).post("/console/schedules/action", {"action": "run"})
+    assert (answer.status_code, answer["Location"]) == (302, f"/login/?next={back}")
+
+
+@pytest.mark.parametrize(("path", "typed"), [
+    ("/console/keys/action", {"action": "create", "name": "nightly", "project": "Not One", "concurrency": 7, "scopes": "read"}),
+    ("/console/people/action", {"action": "add", "name": "nightly", "role": "viewer", "project": "Not One"}),
+])  # fmt: skip
+def test_what_was_typed_outlives_a_mistake(password: str, path: str, typed: dict[str, Any]) -> None:
+    browser = Client(headers=HERE)
+    browser.post("/login/", {"username": "anna", "password": password})
+    answer = browser.post(path, typed)
+    page = answer.content.decode()
+    assert answer.status_code == 400 and 'role="alert"' in page
+    assert 'value="nightly"' in page and 'value="Not One"' in page
+    if "concurrency" in typed:
+        assert 'value="7"' in page and 'value="read" checked' in page and 'value="write" checked' not in page
+    else:
+        assert '<option value="viewer" selected>' in page
+
+
+def test_pages_that_are_not_there_and_forms_that_are_too_old_lead_on(password: str) -> None:
+    browser = Client(headers={**HERE, "accept": "text/html"}, enforce_csrf_checks=True)
+    lost = browser.get("/console/nowhere/<b>")
+    assert lost.status_code == 404 and "default-src 'none'" in lost["Content-Security-Policy"]
+    assert 'href="/"' in lost.content.decode() and "<b>" not in lost.content.decode()
+    old = browser.post("/login/", {"username": "anna", "password": password})
+    assert old.status_code == 403 and "Nothing was changed" in old.content.decode() and "Django" not in old.content.decode()
+
+
 def test_the_admin_has_no_door_of_its_own() -> None:
     assert Client(headers=HERE).get("/admin/login/?next=/admin/")["Location"] == "/login/?next=/admin/"
 

@@ -296,9 +296,10 @@ async def test_without_the_extra_it_is_unavailable() -> None:
     assert (refused.value.status, refused.value.code) == (400, "unsupported_content")
 
 
-@pytest.mark.parametrize(
-    "host", ["127.0.0.1", "localhost", "[::1]", "169.254.169.254", "10.0.0.1", "2130706433", "[::ffff:7f00:1]"]
-)
+@pytest.mark.parametrize("host", [
+    "127.0.0.1", "localhost", "[::1]", "169.254.169.254", "10.0.0.1", "2130706433", "0x7f.1", "0", "224.0.0.1",
+    "[::ffff:7f00:1]", "[::7f00:1]", "[::ffff:0:7f00:1]", "[64:ff9b::7f00:1]", "[64:ff9b:1::a00:1]", "[2002:7f00:1::]",
+])  # fmt: skip
 async def test_ones_own_network_is_not_fetched_from(host: str, gallery: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         settings, "ENV", dataclasses.replace(settings.ENV, values={**settings.ENV.values, "private_images": False})

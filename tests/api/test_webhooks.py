@@ -15,7 +15,7 @@ from django.test import Client
 from django.utils import timezone
 
 from mlxplatform.jobs import service as jobs
-from mlxplatform.webhooks import service
+from mlxplatform.webhooks import addresses, service
 from mlxplatform.webhooks.models import Delivery, Webhook
 from tests.fixtures import job_kinds
 
@@ -149,6 +149,11 @@ def test_a_key_cannot_make_the_server_call_into_its_network(receiver: Receiver) 
     service.deliver_due()
     assert receiver.got == []
     assert hook.deliveries.get().answer == "the address is not public"
+
+
+def test_a_network_without_ipv4_reaches_the_public_through_its_gateway() -> None:
+    assert addresses.is_public("64:ff9b::8.8.8.8", 80) and addresses.is_public("2606:4700::1111", 80)
+    assert not addresses.is_public("64:ff9b::10.0.0.1", 80)
 
 
 def test_a_name_that_changes_its_mind_is_looked_up_once(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from mlxplatform.console.navigation import SECTIONS
 from tests.system.stack import Stack
@@ -68,6 +68,44 @@ def test_an_answer_streams_into_the_playground(page: Page) -> None:
     page.get_by_role("button", name="Regenerate").click()
     expect(page.locator(".turn.assistant .body")).to_contain_text("Tokyo")
     expect(page.locator(".turn.assistant .foot")).to_contain_text("per second")
+
+
+def test_a_question_asked_before_the_models_are_known_is_answered_or_given_back(page: Page, stack: Stack) -> None:
+    held: list[Route] = []
+    page.route("**/v1/models", lambda route: held.append(route))  # Playwright marks its handlers: a built-in one takes no mark
+    page.goto("/console/chat")
+    page.get_by_placeholder("Message").fill("What is the capital of Japan?")
+    page.keyboard.press("Enter")
+    expect(page.locator(".turn.user")).to_have_count(1)
+    held[0].continue_()
+    expect(page.locator(".turn.assistant .body").last).not_to_be_empty()
+    page.unroute("**/v1/models")
+    page.route("**/v1/models", lambda route: route.fulfill(json={"object": "list", "data": []}))
+    page.goto("/console/chat")
+    page.get_by_placeholder("Message").fill("Anybody?")
+    page.keyboard.press("Enter")
+    expect(page.locator("#status")).to_contain_text("no model to chat with")
+    expect(page.get_by_placeholder("Message")).to_have_value("Anybody?")
+
+
+def test_a_form_outlives_the_end_of_the_session_and_is_sent_once(page: Page, stack: Stack) -> None:
+    page.goto("/console/schedules")
+    page.get_by_label("Name").fill("nightly 🌙 عربي")
+    page.get_by_label("When").fill("0 4 * * *")
+    page.get_by_label("Configuration").fill('{"no_such_field": 1}')
+    cookies = page.context.cookies()
+    page.context.clear_cookies(name="sessionid")
+    page.get_by_role("button", name="Plan it").click()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    page.context.add_cookies(cookies)  # signed in again, without spending a password
+    page.goto("/console/schedules", referer=stack.base_url + "/login/")
+    expect(page.get_by_label("Name")).to_have_value("nightly 🌙 عربي")
+    expect(page.get_by_label("When")).to_have_value("0 4 * * *")
+    sent = []
+    page.on("request", lambda asked: sent.append(asked.url) if asked.method == "POST" else None)
+    page.get_by_role("button", name="Plan it").dblclick()
+    expect(page.get_by_role("alert")).to_contain_text("no_such_field")
+    assert len(sent) == 1
 
 
 def test_a_conversation_is_found_again_continued_and_forgotten(page: Page) -> None:

@@ -30,7 +30,7 @@ def patience() -> Iterator[None]:
 
 def test_from_the_form_over_the_preview_to_the_download(page: Page, stack: Stack, tmp_path: Path) -> None:
     page.goto("/console/datasets/new")
-    page.get_by_role("link", name="Use Your own prompt").click()
+    page.get_by_role("link", name="Your own prompt").click()
     page.get_by_label("Name", exact=True).fill("capitals")
     page.get_by_label("Rows as JSON Lines").fill(ROWS)
     page.get_by_label("Prompt (needed)").fill("What is the capital of {{ place }}?")

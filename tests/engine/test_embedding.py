@@ -14,8 +14,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from mlxplatform.inference.contract import Embedded, Failed, Finished, Scored
+from mlxplatform.library import architectures
 from tests.engine.conftest import EMBEDDER, Answer, Host
-from workers.engine import loading
+from workers.engine import encoder, loading
 
 TEXTS = ["A man is eating food.", "Someone eats a meal.", "The stock market fell today.", "A cat sleeps on the sofa."]
 
@@ -50,6 +51,10 @@ def test_fewer_dimensions_are_cut_and_normalised(shared_host: Host) -> None:
     whole = vectors(embed(shared_host, TEXTS[:1]))
     assert short.shape == (1, 64)
     assert np.allclose(short[0], whole[0, :64] / np.linalg.norm(whole[0, :64]), atol=1e-5)
+
+
+def test_the_library_knows_the_same_encoders() -> None:
+    assert architectures.ENCODERS == encoder.FAMILIES
 
 
 def test_usage_counts_the_tokens_of_all_texts(shared_host: Host) -> None:

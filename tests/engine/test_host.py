@@ -186,6 +186,23 @@ def test_a_model_that_cannot_be_loaded_is_502_and_can_be_tried_again(make_host: 
         shutil.rmtree(broken)
 
 
+def test_a_model_that_is_known_not_to_load_is_refused_before_it_puts_another_out(make_host: MakeHost, models_home: Path) -> None:
+    host = make_host(budget=300 * 1024 * 1024)
+    host.ask(max_tokens=2)
+    strange = models_home / "models" / "strange"
+    shutil.copytree(models_home / "models" / "tiny", strange)
+    config = json.loads((strange / "config.json").read_text())
+    try:
+        (strange / "config.json").write_text(json.dumps({**config, "model_type": "unheard_of"}))
+        with pytest.raises(Refusal) as refused:
+            host.start(model="strange")
+        assert (refused.value.status, refused.value.code) == (502, "model_load_failed")
+        assert "unheard_of" in refused.value.message
+        assert host.runtime.residency.get("tiny") is not None
+    finally:
+        shutil.rmtree(strange)
+
+
 def test_the_least_recently_used_model_makes_room_but_never_one_in_use(make_host: MakeHost) -> None:
     host = make_host(budget=300 * 1024 * 1024)
     host.ask(max_tokens=2)

@@ -159,6 +159,36 @@ def test_an_evaluation_measures_base_and_adapter_on_rows_set_apart(worker: Pulse
     assert adapter.metrics["final_val"]["loss"] == pytest.approx(loss["tuned"]["loss"], rel=1e-4)  # counted as the run counts
 
 
+def test_an_earlier_step_is_measured_fused_merged_and_exported_by_its_name(worker: Pulse) -> None:
+    adapter = trained(worker, valid_fraction=0.25, iters=12, steps_per_save=4, num_layers=1)
+    name, last = f"{adapter.name}:ckpt-step-4", f"{adapter.name}:ckpt-step-12"
+
+    measured = run_ordered(worker, "/api/finetune/evaluate", {"adapter": name, "measures": ["loss"]})
+    fused = run_ordered(worker, "/api/finetune/fuse", {"adapter": name})
+    merged = run_ordered(worker, "/api/finetune/merge", {"adapters": [name, last], "weights": [1.0, -1.0]})
+    exported = run_ordered(worker, "/api/finetune/export", {"adapter": name})
+
+    assert measured.result["adapter"] == f"{adapter.id}-step-4" and measured.result["name"] == name
+    shown = Client().get(f"/api/adapters/{adapter.id}").json()["adapter"]
+    losses = {one["step"]: one["evaluation"] and one["evaluation"]["loss"] for one in shown["checkpoints"]}
+    assert losses == {8: None, 4: measured.result["loss"]} and "evaluation" not in shown["metrics"]
+    model = local_models.find(fused.result["model"], settings.HOME)
+    assert model is not None and model.id.endswith("-step-4") and model.provenance["adapter"] == f"{adapter.id}-step-4"
+    assert Adapter.objects.get(job=merged.id).parents == [f"{adapter.id}-step-4", adapter.id]
+    own = load_file(settings.HOME / "adapters" / adapter.id / "checkpoints" / "step-4" / "adapters.safetensors")
+    files_of = {entry["filename"]: files.open_blob(files.find(entry["id"], None)).read() for entry in exported.result["files"]}
+    (settings.HOME / "exported.safetensors").write_bytes(files_of["adapter_model.safetensors"])
+    theirs = load_file(settings.HOME / "exported.safetensors")
+    layer = "model.layers.1.mlp.down_proj"
+    assert (theirs[f"base_model.model.{layer}.lora_B.weight"] == own[f"{layer}.lora_b"].T).all()
+    assert json.loads(files_of["adapter_config.json"])["layers_to_transform"] == [1]
+    for path, body in (
+        ("/api/finetune/merge", {"adapters": [last, adapter.id]}),  # two names of one
+        ("/api/finetune/fuse", {"adapter": f"{adapter.name}:ckpt-step-5"}),
+    ):
+        assert ordered(path, body)[0] in {400, 404}
+
+
 def test_orders_about_adapters_are_refused_by_field(worker: Pulse) -> None:
     adapter, held = trained(worker, iters=1), upload([CODE])
     refused = {

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.system.stack import ROOT, Stack, alive, clean_environment, eventually, free_port
@@ -109,6 +110,28 @@ def test_a_crash_is_one_clear_line_and_a_restart(fresh_stack: Stack) -> None:
     fresh_stack.kill_and_wait("scheduler")
     assert fresh_stack.terminal().count(f"scheduler (pid {pid}) was killed by SIGKILL; starting it again in 0.2 s") == 1
     assert fresh_stack.http.get("/health").status_code == 200
+
+
+def test_a_web_process_takes_over_and_the_old_one_ends_its_answers(fresh_stack: Stack) -> None:
+    http, old = fresh_stack.http, fresh_stack.pids()["web"]
+    assert http.post("/api/queues/cpu/pause").status_code == 200
+    order = {"template": "sft_qa_pairs", "inputs": {"pairs_text": "Q: Who?\nA: Me."}}
+    job = http.post("/api/dataset/submit", json=order).json()["job_id"]
+    with httpx.stream("GET", f"{fresh_stack.base_url}/api/jobs/{job}/stream", timeout=60) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        assert fresh_stack.manage("restart").returncode == 0
+        asked = 0
+        while fresh_stack.pids()["web"] == old:  # not one connection is refused meanwhile
+            assert httpx.get(f"{fresh_stack.base_url}/livez", timeout=60).status_code == 200
+            asked += 1
+        assert asked and alive(old)
+        assert httpx.post(f"{fresh_stack.base_url}/api/queues/cpu/resume", timeout=60).status_code == 200
+        assert '"type":"done"' in "".join(lines)
+    eventually(lambda: not alive(old), what="the end of the old web process")
+    assert http.get(f"/api/jobs/{job}").json()["job"]["state"] == "done"
+    fresh_stack.kill("web")
+    assert httpx.get(f"{fresh_stack.base_url}/livez", timeout=60).status_code == 200  # waits for the next one
 
 
 def test_a_broker_whose_guard_was_killed_is_replaced(fresh_stack: Stack) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxplatform.datasets import forecast, leaks, rowtext, split
+from mlxplatform.datasets import forecast, leaks, rowtext, schemas, split
 from mlxplatform.datasets.filters import distinct, near, rowwise
 from mlxplatform.datasets.filters.language import guess
 from mlxplatform.datasets.filters.repetition import is_repetitive
@@ -99,6 +100,13 @@ def test_text_that_goes_round_in_circles(text: str, loops: bool) -> None:
     assert rowwise.judge_row(row, Filters(), TEMPLATES["rag_qa"]).reason == ""
 
 
+def test_texts_that_were_cut_off_are_dropped_where_asked_for() -> None:
+    end = "and then the river"
+    assert rowwise.judge_row(chat(f"It rained {end} \n"), Filters(complete=True), PLAIN, {end}).reason == "cut_off"
+    assert rowwise.judge_row(chat(f"It rained {end} rose."), Filters(complete=True), PLAIN, {end}).reason == ""
+    assert rowwise.judge_row(chat(end), Filters(), PLAIN, {end}).reason == ""
+
+
 def test_lengths_and_schemas() -> None:
     assert rowwise.judge_row(chat("abc"), Filters(min_chars=5), PLAIN).reason == "too_short"
     assert rowwise.judge_row(chat("abc"), Filters(max_chars=3), PLAIN).reason == "too_long"
@@ -106,6 +114,18 @@ def test_lengths_and_schemas() -> None:
     assert rowwise.judge_row(chat('{"n":1}'), Filters(schema=schema), PLAIN).reason == ""
     assert "'n' is a required property" in rowwise.judge_row(chat("{}"), Filters(schema=schema), PLAIN).detail
     assert rowwise.judge_row(chat("text"), Filters(schema=schema), PLAIN).reason == "schema"
+    assert rowwise.judge_row(chat('{"n":NaN}'), Filters(schema=schema), PLAIN).reason == "schema"
+
+
+def test_a_schema_that_cannot_be_applied_costs_the_row_and_fetches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: pytest.fail("something was fetched"))
+    without_end = {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}
+    schemas.check(without_end)
+    for schema in (without_end, {"$ref": "http://127.0.0.1/x.json"}, {"$ref": "#nowhere"}):
+        assert schemas.problem("{}", schema).startswith("the schema cannot be applied")
+    tree = {"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"}
+    schemas.check(tree)
+    assert schemas.problem("[[],[[]]]", tree) == "" and schemas.problem("[[1]]", tree) == "0.0: 1 is not of type 'array'"
 
 
 @pytest.mark.parametrize(
@@ -120,6 +140,10 @@ def test_lengths_and_schemas() -> None:
         ({"schema": {"type": 5}}, "filters.schema"),
         ({"min_chars": 9, "max_chars": 3}, "filters.min_chars"),
         ({"languages": "en"}, "filters.languages"),
+        ({"languages": ["english"]}, "filters.languages"),
+        ({"languages": ["en", "xx"]}, "filters.languages"),
+        ({"schema": {"$ref": "http://127.0.0.1/x.json"}}, "filters.schema"),
+        ({"schema": {"items": [{"$ref": "#/$defs/none"}]}}, "filters.schema"),
     ],
 )
 def test_bad_filters_name_the_field(raw: Any, field: str) -> None:
@@ -198,6 +222,32 @@ def test_forecasts_scale_and_admit_doubt() -> None:
     assert forecast.forecast(sample, 100, 30, 16)["sources"] == 20
     assert forecast.forecast(forecast.Sample(0, 0, 0, 0, 0, 0, 0.0), 5, None, 16)["rows"]["expected"] == 0
     assert forecast.proportion(0, 0) == (0.0, 0.0, 1.0)
+
+
+def test_forecasts_towards_a_number_of_rows() -> None:
+    sample = forecast.Sample(10, 10, 5, 1000, 2000, 10, 5.0)
+    enough = forecast.forecast(sample, 100, 40, 16, rounds=20)
+    assert enough["rows"] == {"expected": 40, "low": 40, "high": 40} and enough["sources"] == 80
+    assert enough["seconds"]["high"] > 40 > enough["seconds"]["low"]
+    once = forecast.forecast(sample, 100, 400, 16)
+    assert once["sources"] == 100 and once["rows"]["low"] < once["rows"]["expected"] == 50 < once["rows"]["high"] < 100
+    nothing = forecast.forecast(forecast.Sample(10, 10, 0, 0, 0, 10, 5.0), 100, 40, 16, rounds=20)
+    assert nothing["rows"]["expected"] == 0 and nothing["sources"] == 200  # two rounds without a row end the run
+
+
+@pytest.mark.parametrize("rows_each", [1, 5])
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.7, 0.95])
+@pytest.mark.parametrize("sources", [10, 11, 20, 60, 300])
+def test_forecasts_hold_as_often_as_they_say(rows_each: int, rate: float, sources: int) -> None:
+    """Previews of ten sources whose rows stand or fall together, the hardest case, and the whole run after them."""
+    drawn = random.Random(sources * 100 + rows_each)
+    runs = [[rows_each * (drawn.random() < rate) for _ in range(sources)] for _ in range(400)]
+    held = 0
+    for run in runs:
+        sample = forecast.Sample(10, 10 * rows_each, sum(run[:10]), 0, 0, 0, 1.0)
+        rows = forecast.forecast(sample, sources, None, 16)["rows"]
+        held += rows["low"] <= sum(run) <= rows["high"]
+    assert held / len(runs) >= 0.855  # 90 % promised, three standard errors of 400 runs given
 
 
 def test_texts_inside_rows() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -209,11 +211,19 @@ def test_no_key_twice_whatever_hides_it(raw: bytes) -> None:
         ('{"text":"a"}'.encode("utf-16-le"), "jsonl", "utf16", "UTF-16"),
         ('{"text":"a"}'.encode("utf-16-be"), "jsonl", "utf16", "UTF-16"),
         ("prompt,completion\na,b".encode("utf-16"), "csv", "utf16", "UTF-16"),
-        ('{"text":"a"}'.encode("utf-32"), "jsonl", "utf16", "UTF-16"),
+        ('{"text":"a"}'.encode("utf-32"), "jsonl", "utf16", "UTF-32"),
         (b"PAR1 no parquet", "jsonl", "not_parquet", "damaged"),
         (b"ARROW1 no arrow", "jsonl", "not_arrow", "damaged"),
         (gzip.compress(b'{"text":"a"}\n' * 1000)[:-20], "jsonl", "broken_archive", "cut-off gzip"),
         (gzip.compress(b'{"text":"a"}\n' * 1000)[:12] + b"\xff" * 30, "jsonl", "broken_archive", "gzip"),
+        (b"rows.jsonl".ljust(257, b"\0") + b"ustar\0", "jsonl", "archive", "tar archive"),
+        (gzip.compress(gzip.compress(b"{}")), "jsonl", "archive", "twice with gzip"),
+        (b"{\\rtf1 a}", "jsonl", "not_rows", "formatted text"),
+        (b'<?xml version="1.0"?>', "csv", "not_rows", "XML"),
+        (b"\x80\x04\x95abc", "jsonl", "not_rows", "pickle"),
+        (b'{"train":[{"text":"a"}],"test":[{"text":"b"}]}', "json", "several_lists", "(train, test)"),
+        (b'{\n"text":"a"\n}\n{\n"text":"b"\n}', "jsonl", "not_json", "line 4, column 1: a second value begins here"),
+        (b'[{"text":"a"}]\n[{"text":"b"}]', "jsonl", "not_json", "line 2, column 1: a second value begins here"),
         (b"5", "json", "not_rows", "neither objects nor a list"),
         (b'[{"text":"a"},\n{"text":"b"},]', "json", "not_json", "line 2, column 14: a comma before"),
         (b'[{"text":"a"},\n {"text":NaN}]', "json", "not_json", "line 2, column 10: NaN is not JSON"),
@@ -234,6 +244,9 @@ def test_a_wrong_ending_does_not_mislead() -> None:
     assert rows_of(array) == rows_of(array, "csv") == rows_of(array, "json")
     assert rows_of(jsonl.BOM + b'\n [\n{"text":"a"},{"text":"b"}]') == rows_of(array)
     assert rows_of(b'{"data":[{"text":"a"},{"text":"b"}]}', "json") == rows_of(array)
+    assert rows_of(b'{"name":"x","tags":["t"],"data":[{"text":"a"},{"text":"b"}]}', "json") == rows_of(array)
+    turns = {"prompt": "q", "chosen": [{"role": "assistant", "content": "a"}], "rejected": []}
+    assert rows_of(json.dumps(turns, indent=1).encode(), "json") == [turns]
     one = b'{\n "messages": [{"role":"user","content":"q"}]\n}'
     assert rows_of(one) == rows_of(one, "json") == [{"messages": [{"role": "user", "content": "q"}]}]
     assert rows_of(gzip.compress(lines)) == rows_of(lines)
@@ -245,6 +258,8 @@ def test_a_table_called_jsonl_is_recognised_as_one() -> None:
 
 
 def test_items_of_an_array_are_checked_like_lines() -> None:
+    twice = read(b'[{"text":"a"},\n {"text":"b","text":"c"}]', "json")[1]
+    assert str(twice) == "item 2, column 14: the key 'text' occurs twice in one object (line 2)"
     deep = '{"text":' + "[" * 70 + "]" * 70 + "}"
     found = read(f'[{{"text":"a","text":"b"}}, 5, {{"text":"ok"}}, {deep}, {{"a":{{"b":1,"b":2}}}}]'.encode(), "json")
     assert [item.code if isinstance(item, Problem) else item[0] for item in found] == [
@@ -294,6 +309,8 @@ def test_a_hundred_megabyte_line_is_one_problem() -> None:
         b"sep=;\r\nprompt;completion\r\na;b\r\n",
         b"prompt\tcompletion\na\tb\n\n",
         b'"prompt","completion"\n"a","b"\n,\n',
+        b"\n\r\nprompt,completion\na,b\n",
+        b"sep=;\n\nprompt;completion\na;b\n",
         b'"prompt" , completion\na,b'.replace(b'" ', b'"'),
     ],
 )
@@ -316,7 +333,9 @@ def test_line_ends_and_quotes_inside_cells_stay() -> None:
         (b'prompt,completion\na,b\nc,"d"e\n', "not_csv", "line 3 is not valid CSV: there is text after a closing quote"),
         (b"prompt,completion\na,b\x00\n", "nul", "line 2, column 4 contains a NUL byte"),
         (b"prompt,prompt\na,b\n", "no_header", "different name for every column"),
-        (b",,\na,b,c\n", "no_header", "different name"),
+        (b"prompt,answer,prompt\na,b,c\n", "no_header", "columns 1 and 3 are both called 'prompt'"),
+        (b",prompt,\na,b,c\n", "no_header", "columns 1 and 3 have no name"),
+        (b",,\na,b,c\n", "no_header", "first line is empty"),
     ],
 )
 def test_broken_tables_name_line_and_column(raw: bytes, code: str, words: str) -> None:
@@ -326,6 +345,14 @@ def test_broken_tables_name_line_and_column(raw: bytes, code: str, words: str) -
 
 def test_an_empty_table_has_no_rows() -> None:
     assert read(b"", "csv") == [] and read(b"prompt,completion\n", "csv") == []
+
+
+def test_cells_with_conversations_are_read_as_such() -> None:
+    chat = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a, b"}]
+    cell = json.dumps(chat).replace('"', '""')
+    good, broken = read(f"id,messages\n1,\"{cell}\"\n2,\"[{{'role': 'user'}}]\"\n".encode(), "csv", "x.csv")
+    assert good == ("line 2", {"id": "1", "messages": chat})
+    assert str(broken) == "x.csv line 3: messages is not JSON: single quotes; JSON strings need double quotes"
 
 
 # Parquet and Arrow --------------------------------------------------------------------------------------------------
@@ -351,6 +378,12 @@ def test_parquet_gives_back_what_it_was_given() -> None:
     found = rows_of(raw, "parquet")
     assert len(found) == 12_000 and found[:2] == RICH
     assert rows_of(raw, "jsonl") == found, "a Parquet file is known by its content"
+
+
+def test_what_columns_hold_in_place_of_text_is_named() -> None:
+    values = (b"a", Decimal("1.5"), date(2024, 1, 1), datetime(2024, 1, 1, tzinfo=UTC), ["a"], None)
+    said = [shape.problem({"text": value})[1] for value in values]
+    assert said == [f"must be text, got {kind}" for kind in ("bytes", "a number", "a date", "a time", "a list", "null")]
 
 
 def test_parquet_made_by_others() -> None:
@@ -481,3 +514,18 @@ def test_preferences_of_turns_are_told_apart() -> None:
     rows = [{"prompt": [ASKED], "chosen": [BETTER], "rejected": [{"role": "assistant", "content": said}]} for said in "xyz"]
     assert len({rowtext.digest(row) for row in rows}) == 3
     assert shape.problem({"prompt": [1], "chosen": "a", "rejected": "b"})[0] == "prompt[0]"
+
+
+@pytest.mark.parametrize(
+    ("row", "field"),
+    [
+        ({"messages": [ASKED, {"role": "assistant", "content": "a\x00"}]}, "messages[1].content"),
+        ({"prompt": "a\x00b", "completion": "c"}, "prompt"),
+        ({"text": "\x00"}, "text"),
+    ],
+)
+def test_a_nul_character_is_named_however_it_was_written(row: dict[str, Any], field: str) -> None:
+    assert shape.problem(row) == (field, shape.NUL_INSIDE)
+    quick = QuickReader()
+    quick.expect(shape.format_of(row))
+    assert quick(json.dumps(row).encode()) is None

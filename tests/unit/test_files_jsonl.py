@@ -27,6 +27,8 @@ def read(raw: bytes, **options: int) -> tuple[list[dict[str, object]], list[BadL
 def test_a_byte_order_mark_is_no_content() -> None:
     raw = b'{"messages":[]}\n'
     assert read(jsonl.BOM + raw) == read(raw) == ([{"messages": []}], [])
+    together = read(jsonl.BOM * 2 + raw + jsonl.BOM + raw + jsonl.BOM)  # as cat leaves it of files from Windows
+    assert together == ([{"messages": []}] * 2, [])
 
 
 def test_unicode_line_separators_are_content() -> None:
@@ -77,6 +79,27 @@ def test_every_bad_line_is_named_with_its_reason() -> None:
         15: "NUL",
     }.items():
         assert words in said[line], (line, said[line])
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "words"),
+    [
+        (b'{"a":1,"b":{"a":2,"c":"{:","a":3}}', 28, "'a' occurs twice"),
+        (b'{"\\u0061" : 1, "b": [{"x":1},{"x":2}], "a":2}', 40, "'a' occurs twice"),
+        (b'{"a":' + b"[" * 70 + b"]" * 70 + b"}", 69, "nested deeper than 64"),
+        (b'{"a":' + b"9" * 5000 + b"}", 6, "thousands of digits"),
+        (b'{"a":None}', 6, "None is Python; JSON has null"),
+        (b'{"a":[True]}', 7, "True is Python; JSON has true"),
+        ('\u200b{"a":1}'.encode(), 1, "an invisible character (U+200B)"),
+        ('\u00a0{"a":1}'.encode(), 1, "(U+00A0)"),
+        (b'\x1e{"a":1}', 1, "(U+001E)"),
+        (b"\x1a", 1, "(U+001A)"),
+        (b'{"a":1,', 8, "each object belongs on one line"),
+    ],
+)
+def test_mistakes_are_named_with_their_column(line: bytes, column: int, words: str) -> None:
+    _, [bad] = read(b'{"a":1}\n' + line + b"\n")
+    assert (bad.line, bad.column) == (2, column) and words in bad.reason
 
 
 def test_keys_written_with_spaces_or_inside_strings_are_no_duplicates() -> None:

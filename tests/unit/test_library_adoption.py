@@ -93,12 +93,29 @@ def test_ollamas_models_are_listed_with_whether_they_can_be_imported(ollama: Pat
         [{"mediaType": "application/vnd.ollama.image.model", "digest": 5}],
         "x",
         None,
+        "nested",
     ],
 )
 def test_a_manifest_that_leads_nowhere_is_no_model(ollama: Path, layers: Any) -> None:
     keep(ollama, "library/a/1", gguf(), layers=layers if layers is not None else 7)
+    if layers == "nested":
+        (ollama / "manifests" / "registry.ollama.ai" / "library" / "a" / "1").write_text("[" * 200_000)
 
     assert listed() == {}
+
+
+def test_names_that_are_no_text_are_passed_over(ollama: Path, tmp_path: Path) -> None:
+    keep(ollama, "library/fine/1", gguf())
+    folder = ollama / "manifests" / "registry.ollama.ai" / "library"
+    manifest = (folder / "fine" / "1").read_bytes()
+    try:
+        (folder / "bad\udcff").mkdir()
+        (folder / "bad\udcff" / "1").write_bytes(manifest)
+        (folder / "fine" / "two\nlines").write_bytes(manifest)
+    except OSError:
+        pass  # a file system that keeps no such names has none to pass over
+
+    assert set(listed()) == {"fine:1"}
 
 
 def test_lm_studios_mlx_directories_are_models_where_they_lie_and_its_gguf_files_are_listed(ollama: Path, tmp_path: Path) -> None:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import random
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +24,8 @@ from mlxplatform.jobs import service
 from mlxplatform.jobs.models import Job, JobEvent
 from mlxplatform.jobs.pulse import Pulse
 from mlxplatform.jobs.runner import run_next
-from mlxplatform.library import downloads, fit, local_models, reclaim
+from mlxplatform.library import choices, downloads, fit, local_models, reclaim
+from mlxplatform.library import hub as library_hub
 from mlxplatform.library.machine import Machine
 from tests.fixtures import tiny_model
 from tests.fixtures.stub_hub import COMMIT, StubHub, stub_hub
@@ -27,6 +34,7 @@ from tests.fixtures.trainer_jobs import wait_until
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("broker")]
 
 REPO = "somebody/tiny"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -174,5 +182,138 @@ def test_disk_is_given_back_by_a_plan(hub: StubHub, worker: Pulse, tmp_path: Pat
     assert {item["kind"] for item in plan["items"]} == {"partial_download", "unfinished"}
     assert refused.status_code == 400
     assert {item["name"] for item in done["deleted"]} == {REPO, ".partial-0123"}
-    assert reclaim.plan() == [] and not left.exists()
+    assert reclaim.plan(()) == [] and not left.exists()
     assert local_models.find(REPO, settings.HOME) is not None
+
+
+def plan() -> dict[str, str]:
+    """Ids by name of what could go."""
+    return {item["name"]: item["id"] for item in Client().get("/api/gc/plan").json()["items"]}
+
+
+def carried_out(**body: Any) -> dict[str, Any]:
+    answer = Client().post("/api/gc/execute", json.dumps({"yes": True, **body}), content_type="application/json")
+    assert answer.status_code == 200, answer.content
+    return answer.json()
+
+
+def test_only_what_was_shown_goes_and_what_came_into_use_stays(hub: StubHub, worker: Pulse, tmp_path: Path) -> None:
+    order()
+    run_next(worker)
+    repo = tmp_path / "cache" / "models--somebody--tiny"
+    (repo / "blobs" / "abc.incomplete").write_bytes(b"x" * 100)
+    shown = plan()
+    assert set(shown) == {REPO}
+    (repo / "blobs" / "def.incomplete").write_bytes(b"y" * 50)  # not shown to whoever decided
+    with library_hub.alone_with(REPO):  # somebody pulls it
+        assert plan() == {}
+        assert carried_out(items=[shown[REPO]]) | {"ok": True} == {"ok": True, "deleted": [], "kept": [shown[REPO]], "bytes": 0}
+    waiting = order()
+    assert plan() == {} and carried_out()["deleted"] == []
+    service.cancel(waiting.id, "test")
+    choices.set_pinned(REPO, True)
+    assert plan() == {}
+    choices.set_pinned(REPO, False)
+
+    done = carried_out(items=[shown[REPO], "0" * 16])
+
+    assert [item["id"] for item in done["deleted"]] == [shown[REPO]] and done["kept"] == ["0" * 16] and done["bytes"] == 100
+    assert [path.name for path in (repo / "blobs").glob("*.incomplete")] == ["def.incomplete"]
+    for items in ("all", [1]):
+        body = json.dumps({"yes": True, "items": items})
+        answer = Client().post("/api/gc/execute", body, content_type="application/json")
+        assert (answer.status_code, answer.json()["field"]) == (400, "items")
+
+
+def test_old_snapshots_go_with_what_they_alone_point_at(hub: StubHub, worker: Pulse, tmp_path: Path) -> None:
+    order()
+    run_next(worker)
+    repo = tmp_path / "cache" / "models--somebody--tiny"
+    newest = repo / "snapshots" / COMMIT
+    outside = tmp_path / "theirs.txt"
+    outside.write_text("keep me")
+    for name, branch in (("a" * 40, ""), ("b" * 40, "main")):
+        old = repo / "snapshots" / name
+        old.mkdir()
+        (repo / "blobs" / f"only-{name}").write_bytes(b"w" * 10)
+        (old / "model.safetensors").symlink_to(Path("../../blobs") / f"only-{name}")
+        (old / "config.json").symlink_to((newest / "config.json").resolve())
+        (old / "README.md").symlink_to(outside)
+        os.utime(old, (1, 1))
+        if branch:
+            (repo / "refs").mkdir(exist_ok=True)
+            (repo / "refs" / branch).write_text(name)
+    assert set(plan()) == {f"{REPO}@{'a' * 12}"}
+
+    done = carried_out(items=list(plan().values()))
+
+    assert done["bytes"] == 10 and done["kept"] == []
+    assert sorted(path.name for path in (repo / "snapshots").iterdir()) == sorted([COMMIT, "b" * 40])
+    assert outside.exists() and (newest / "config.json").is_file()
+    assert not (repo / "blobs" / f"only-{'a' * 40}").exists() and (repo / "blobs" / f"only-{'b' * 40}").exists()
+
+
+#: A pull that kills itself at a moment: MOMENT REPO.
+_DIES = """
+import os, signal, sys
+from pathlib import Path
+from mlxplatform.library import hub
+from huggingface_hub import file_download
+moment, repo = sys.argv[1:]
+def die(): os.kill(os.getpid(), signal.SIGKILL)
+left = 0
+def plan(files, size):
+    global left
+    left = files
+    if moment == "plan": die()
+def one(name, done, total):
+    global left
+    left -= 1
+    if moment == "last" and left == 1: die()
+class Dying:
+    def __init__(self, out): self.out = out
+    def write(self, piece):
+        self.out.write(piece); self.out.flush(); die()
+    def __getattr__(self, name): return getattr(self.out, name)
+get, rename = file_download.http_get, Path.rename
+def mortal(out): return Dying(out) if out.name.endswith(".resumable.incomplete") else out  # the weights, that is
+if moment == "piece": file_download.http_get = lambda url, out, **more: get(url, mortal(out), **more)
+if moment == "verified": Path.rename = lambda path, to: die() if path.name.endswith(".resumable.incomplete") else rename(path, to)
+hub.pull(repo, on_plan=plan, on_file=one)
+"""
+#: Where a download may be killed: before anything, in the middle of the weights, after them, and before the last file.
+MOMENTS = ["plan", "piece", "verified", "last"]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_download_killed_at_any_point_goes_on_and_is_whole(
+    hub: StubHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    big = random.Random(7).randbytes(21 << 20)
+    (hub.folder / "tokenizer.model").write_bytes(big)
+    monkeypatch.setattr(settings, "HOME", tmp_path / "home")
+    first = subprocess.run([sys.executable, "-c", _DIES, moment, REPO], cwd=ROOT, capture_output=True, text=True)
+    assert first.returncode == -signal.SIGKILL, first.stderr[-2000:]
+    assert local_models.find(REPO, tmp_path / "home") is None
+
+    second = subprocess.run([sys.executable, "-c", _DIES, "never", REPO], cwd=ROOT, capture_output=True, text=True)
+
+    assert second.returncode == 0, second.stderr[-2000:]
+    model = local_models.find(REPO, tmp_path / "home")
+    assert model is not None and (model.path / "tokenizer.model").read_bytes() == big
+    asked = [span for _, path, span in hub.requests if path.endswith("tokenizer.model") and span]
+    assert any(int(span.removeprefix("bytes=").rstrip("-")) > 0 for span in asked) == (moment == "piece")
+
+
+def test_a_partial_file_longer_than_the_whole_is_begun_anew(hub: StubHub, tmp_path: Path) -> None:
+    content = random.Random(8).randbytes(21 << 20)
+    (hub.folder / "tokenizer.model").write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
+    blobs = tmp_path / "cache" / "models--somebody--tiny" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / f"{digest}.resumable.incomplete").write_bytes(content + b"more than all of it")
+
+    done = subprocess.run([sys.executable, "-c", _DIES, "never", REPO], cwd=ROOT, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (blobs / digest).read_bytes() == content

@@ -53,6 +53,21 @@ def test_an_order_shows_what_auto_became() -> None:
     assert str(settings.HOME) not in json.dumps(stored.config)
 
 
+def test_a_runs_own_configuration_orders_the_same_run() -> None:
+    create(training_file=upload(), suffix="again", seed=5, mlx={"rank": 4, "steps_per_eval": 7})
+    first = Job.objects.get()
+    exported = {name: value for name, value in first.config.items() if name != "data"}  # what run.json holds
+    exported |= {"lineage": {"files": {}}, "job": first.id, "name": "ft:…", "output": "ad_1", "formats": ["messages"]}
+
+    for config in (first.config, exported):
+        status, answer = post("/api/finetune/submit", config)
+
+        assert status == 200, answer
+        assert Job.objects.get(pk=answer["job_id"]).config == first.config
+    status, answer = post("/api/finetune/submit", {**exported, "revision": "0" * 16})
+    assert (status, answer["field"]) == (400, "revision")
+
+
 def test_given_hyperparameters_and_mlx_fields_are_kept() -> None:
     hyper = {"n_epochs": 2, "batch_size": 4, "learning_rate_multiplier": 0.5}
     method = {"type": "dpo", "dpo": {"hyperparameters": {**hyper, "beta": 0.2}}}
@@ -93,6 +108,14 @@ def test_given_hyperparameters_and_mlx_fields_are_kept() -> None:
         ({"mlx": {"keep_checkpoints": 21}}, 400, "mlx.keep_checkpoints"),
         ({"mlx": {"fine_tune_type": "dora", "keep_checkpoints": 1}}, 400, "mlx.keep_checkpoints"),
         ({"method": {"type": ["dpo"]}}, 400, "method.type"),
+        ({"method": {}}, 400, "method.type"),
+        ({"method": {"type": "supervised", "dpo": {}}}, 400, "method.dpo"),
+        ({"method": {"type": "supervised", "supervised": 5}}, 400, "method.supervised"),
+        ({"method": {"type": "supervised", "supervised": {"epochs": 1}}}, 400, "method.supervised.epochs"),
+        ({"method": {"type": "supervised", "supervised": {"hyperparameters": []}}}, 400, "method.supervised.hyperparameters"),
+        ({"method": {"type": "dpo", "dpo": {"hyperparameters": "auto"}}}, 400, "method.dpo.hyperparameters"),
+        ({"mlx": {"target_modules": ["q_proj", "w1"]}}, 400, "mlx.target_modules"),
+        ({"mlx": {"target_modules": ["input_layernorm"]}}, 400, "mlx.target_modules"),
         ({"hyperparameters": {"n_epochs": 10**400}}, 400, "hyperparameters.n_epochs"),
         ({"surprise": 1}, 400, "surprise"),
     ],
@@ -171,6 +194,10 @@ def test_lists_page_by_id_and_filter_by_metadata() -> None:
     assert [job["id"] for job in first["data"] + second["data"]] == made[::-1]
     assert (first["has_more"], second["has_more"]) == (True, False)
     assert [job["id"] for job in client.get("/v1/fine_tuning/jobs?metadata[n]=1").json()["data"]] == [made[1]]
+    events = f"/v1/fine_tuning/jobs/{first['data'][0]['id']}/events"
+    assert client.get(f"{events}?after={client.get(events).json()['data'][0]['id']}").status_code == 200
+    for after in ("x", "ftevent-1", f"ftevent-{first['data'][1]['id'].removeprefix('ftjob-')}-1"):
+        assert client.get(f"{events}?after={after}").status_code == 400
     for query in ("limit=0", "limit=x", "limit=101", "after=ftjob-nothing"):
         assert client.get(f"/v1/fine_tuning/jobs?{query}").status_code in {400, 404}
 

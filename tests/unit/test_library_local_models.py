@@ -6,10 +6,11 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mlxplatform.library import local_models
+from mlxplatform.library import architectures, local_models
 from tests.fixtures import tiny_model
 
 PATH_LIKE = [
@@ -129,3 +130,63 @@ def test_the_default_is_the_configured_then_the_starter_then_the_first(home: Pat
     assert default("") == local_models.STARTER
     assert default("aaa") == "aaa"
     assert default("not-there") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model_type": "unheard_of"}, "its architecture unheard_of is not known here"),
+        ({"model_type": "cache"}, "its architecture cache is not known here"),  # a module beside the models, no model
+        ({"model_type": "t5"}, "its architecture t5 is not known here"),
+        ({"model_type": "roberta"}, "its architecture roberta is not known here"),
+        ({"model_type": "whisper"}, "its weights are not in the layout of mlx-whisper: weights.safetensors is missing"),
+        ({"model_file": "own.py"}, "it brings its own code, which is not run here"),
+        (
+            {"quantization_config": {"quant_method": "bitsandbytes"}},
+            "its weights are packed by bitsandbytes, which is not read here",
+        ),
+        ({"model_type": "mistral"}, ""),
+        ({"model_type": "qwen3_moe"}, ""),
+        ({"model_type": "bailing_hybrid", "architectures": ["BailingMoeV3ForCausalLM"]}, ""),
+        ({"model_type": "bert"}, ""),
+        ({"quantization_config": {"quant_method": "awq"}}, ""),
+        ({"quantization_config": {"bits": 4}, "quantization": {"bits": 4, "group_size": 64}}, ""),
+    ],
+)
+def test_what_cannot_be_run_here_is_listed_with_the_reason(home: Path, changes: dict[str, Any], reason: str) -> None:
+    path = home / "models" / "tiny" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    model = local_models.find("tiny", home)
+
+    assert model is not None and model.obstacle == reason
+
+
+def test_weights_under_another_name_are_not_found_by_those_who_load_them(home: Path) -> None:
+    folder = home / "models" / "tiny"
+    (folder / "model.safetensors").rename(folder / "consolidated.safetensors")
+
+    model = local_models.find("tiny", home)
+
+    assert model is not None and "model….safetensors" in model.obstacle
+
+
+def test_nothing_is_claimed_where_the_library_is_not_installed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(architectures, "_folder", lambda library: None)
+    path = home / "models" / "tiny" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "unheard_of"}))
+
+    model = local_models.find("tiny", home)
+
+    assert model is not None and not model.obstacle
+
+
+def test_models_are_told_from_what_they_share() -> None:
+    folder = architectures._folder("mlx_lm")
+    assert folder is not None
+    names = {path.stem for path in (folder / "models").glob("*.py")}
+
+    known = {name for name in names if architectures._has("mlx_lm", name, {"model_type": name})}
+
+    assert {"llama", "qwen3", "solar_open", "lfm2-vl"} <= known
+    assert known.isdisjoint({"__init__", "base", "cache", "rope_utils", "switch_layers"})

@@ -166,3 +166,23 @@ def test_an_architecture_awq_does_not_know_is_501_and_named() -> None:
     assert (refused.value.status, refused.value.param) == (501, "method")
     assert "olmo2" in refused.value.message and "llama" in refused.value.message
     shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("name", ["TINY-quant", "Tiny-Quant", "owner/Small", "OWNER/small", "tiny-quant/inner"])
+def test_names_are_told_apart_by_more_than_their_case(name: str) -> None:
+    """On most Macs they would be one directory."""
+    tiny_model.install(settings.HOME, "owner/small")
+
+    with pytest.raises(Refusal) as refused:
+        check(output=name)
+
+    assert (refused.value.status, refused.value.param) == (409, "output")
+
+
+def test_two_jobs_never_work_for_names_that_differ_in_case_only() -> None:
+    quantization.submit(check(output="Made-Here"), project="default", created_by="test")
+
+    with pytest.raises(Refusal) as refused:
+        quantization.submit(check(output="made-here"), project="default", created_by="test")
+
+    assert refused.value.status == 409 and Job.objects.count() == 1

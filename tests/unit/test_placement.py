@@ -31,6 +31,13 @@ def test_an_unknown_name_is_answered_by_the_current_model_and_told() -> None:
     assert (place.model.id, place.substituted) == ("big", True)
 
 
+def test_nobody_is_sent_to_a_model_that_cannot_be_loaded() -> None:
+    broken = {"obstacle": "its architecture unheard_of is not known here"}
+    assert choose((host(broken=broken, small={}),), "gpt-9", "chat", strict=False).model.id == "small"
+    assert choose((host("a", 0, m=broken), host("b", 3, m={})), "m", "chat", strict=False).host.name == "b"
+    assert choose((host(broken=broken),), "broken", "chat", strict=False).model.id == "broken", "whoever names it is told why"
+
+
 def test_no_name_is_no_substitution() -> None:
     assert not choose((host(big=CURRENT),), None, "chat", strict=False).substituted
 

@@ -7,12 +7,15 @@ from itertools import pairwise
 import pytest
 from django.db import connection
 
+from mlxplatform.accounts import keys, quotas
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs import kinds
 from mlxplatform.jobs import service as jobs
 from mlxplatform.jobs.models import Job
+from mlxplatform.operations import erasure
 from mlxplatform.schedules import cron, service, starters
 from mlxplatform.schedules.models import Firing, Schedule
+from workers.tasks.payer import Payer
 
 UTC = dt.UTC
 
@@ -121,6 +124,35 @@ class TestFiring:
         assert schedule.next_at == utc("2026-01-02T03:00")
         job = Job.objects.get()
         assert (job.kind, job.id, job.created_by) == ("scheduled_test", schedule.last_job, f"schedule:{schedule.id}")
+
+    def test_the_key_that_made_a_schedule_pays_for_it_also_when_the_schedule_is_gone(self):
+        key, _ = keys.create("nightly")
+        schedule = make(created_by=f"key:{key.id}")
+        service.tick(utc("2026-01-01T03:00:01"))
+        job = Job.objects.get()
+        schedule.delete()
+        assert Payer.of(job.id).key_id == key.id
+        assert erasure.holdings("default", f"key:{key.id}") == {"jobs": 1}
+        assert Payer.of(jobs.submit("scheduled_test", {}, created_by=f"user:schedule:x/key:{key.id}").id).key_id == ""
+
+    @pytest.mark.parametrize("ending", ["revoked", "deleted", "spent"])
+    def test_a_key_that_may_order_nothing_more_starts_nothing_through_its_schedule(self, ending, monkeypatch, broker):
+        monkeypatch.setattr(starters, "SPENDING", {"scheduled_test"})
+        key, _ = keys.create("nightly", quota=keys.Quota(tokens_per_day=10))
+        schedule = make(created_by=f"key:{key.id}")
+        if ending == "revoked":
+            keys.revoke(key)
+        elif ending == "deleted":
+            key.delete()
+        else:
+            quotas.spend_now(key.id, 10)
+        assert service.tick(utc("2026-01-01T03:00")) == 0 and not Job.objects.exists()
+        schedule.refresh_from_db()
+        assert outcomes(schedule) == ["failed"] and schedule.next_at == utc("2026-01-02T03:00")
+        assert "key" in schedule.firings.get().note
+        with pytest.raises(Refusal):
+            service.run_now(schedule, schedule.created_by)
+        assert service.run_now(schedule, "user:admin").outcome == "started"  # a person pays for themselves
 
     def test_two_schedulers_fire_a_time_once(self):
         make()

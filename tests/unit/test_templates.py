@@ -14,9 +14,9 @@ from django.conf import settings
 
 from mlxplatform.datasets import inputs as input_fields
 from mlxplatform.datasets import shape
-from mlxplatform.datasets.templates import cot_synthesis, hf_dataset_import, prompt_reconstruction, rag_qa
+from mlxplatform.datasets.templates import cot_synthesis, hf_dataset_import, prompt_reconstruction, rag_qa, topic_tree
 from mlxplatform.datasets.templates.base import Answer, CallFailed, Draft, Drop, Source, SourceError, Template
-from mlxplatform.datasets.templates.parsing import fenced_code, question_in, score, string_list
+from mlxplatform.datasets.templates.parsing import fenced_code, itself, question_in, score, string_list
 from mlxplatform.datasets.templates.registry import TEMPLATES
 from mlxplatform.datasets.templates.together import together
 from mlxplatform.inference.contract import Message, Refusal, ToolCall
@@ -118,10 +118,12 @@ def test_preference_csv() -> None:
     text = 'prompt,chosen,rejected\r\n"a, ""b""",good,"bad\nworse"\r\nx,,y\r\nshort\r\n'
     made = make("dpo_pref_pairs", {"csv_text": text})
     assert made.rows == [{"prompt": 'a, "b"', "chosen": "good", "rejected": "bad\nworse"}]
-    assert made.reasons == ["empty_value", "empty_value"]
+    assert made.reasons == ["empty_value", "cell_count"]
     other = make("dpo_pref_pairs", {"csv_text": "Rejected,Prompt,extra,Chosen\nr,p,e,c"})
     assert other.rows == [{"prompt": "p", "chosen": "c", "rejected": "r"}]
     assert make("dpo_pref_pairs", {"csv_text": "a,b\n1,2"}).reasons == ["missing_column"]
+    assert make("dpo_pref_pairs", {"csv_text": "x" * 200_000}).reasons == []
+    assert make("dpo_pref_pairs", {"csv_text": 'prompt;chosen;rejected\n"a;b;c\n'}).reasons == ["not_csv"]
 
 
 def test_code_is_cut_where_the_seed_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,12 +193,31 @@ def test_format_conversion_says_why_a_line_is_dropped() -> None:
     made = make("format_conversion", {"input_jsonl": "\ufeff" + text, "user_key": "q", "assistant_key": "a"})
     assert [turns(row) for row in made.rows] == [[("user", "1"), ("assistant", "2")], [("user", "\u2028"), ("assistant", "true")]]
     assert [(drop.reason, drop.where) for drop in made.drops] == [
-        ("not_json", "line 3"),
+        ("not_json", "line 3, column 1"),
         ("missing_key", "line 4"),
-        ("not_an_object", "line 5"),
+        ("not_an_object", "line 5, column 1"),
         ("not_text", "line 6"),
         ("missing_key", "line 7"),
     ]
+
+
+def test_pasted_lines_are_read_as_strictly_as_files() -> None:
+    text = '{"input":"\\ud800","output":"a"}\r{"input":"q","input":"r","output":"a"}\r{"input":NaN,"output":"a"}'
+    made = make("format_conversion", {"input_jsonl": text})
+    assert [(drop.reason, drop.where) for drop in made.drops] == [
+        ("not_json", "line 1, column 11"),
+        ("duplicate_key", "line 2, column 14"),
+        ("not_json", "line 3, column 10"),
+    ]
+    chats = make("from_conversations", {"conversations": '{\n "messages": ["hi"]\n}'})
+    assert [(drop.reason, drop.detail) for drop in chats.drops] == [
+        ("not_a_conversation", "messages[0] must be an object, got text")
+    ]
+    assert make("from_conversations", {"conversations": '[{"messages": "\\ud800"}]'}).reasons == ["not_json"]
+
+
+def test_old_line_ends_divide_texts() -> None:
+    assert make("sft_qa_pairs", {"pairs_text": "Q: a\rA: b\r\rQ: c\rA: d"}).rows[1]["messages"][0]["content"] == "c"
 
 
 def test_style_transfer_keeps_empty_rewrites() -> None:
@@ -235,6 +256,27 @@ def test_lists_are_read_from_what_models_write(said: str, found: list[str]) -> N
 )
 def test_the_question_is_found_in_what_was_written(said: str, found: str) -> None:
     assert question_in(said) == found
+
+
+@pytest.mark.parametrize(
+    ("said", "original", "kept"),
+    [
+        ("Here is the translation:\n\nGuten Tag.", "Good day.", "Guten Tag."),
+        (
+            'This is a rewritten text with the requested style:\n\n"It rained. He left."',
+            "He left in the rain.",
+            "It rained. He left.",
+        ),
+        ("**Sure:**\nGuten Tag.", "Good day.", "Guten Tag."),
+        ("Zutaten:\nMehl", "Ingredients:\nflour", "Zutaten:\nMehl"),
+        ("Zutaten:", "Ingredients", "Zutaten:"),
+        ('"Ja", sagte er, "nein"', "x", '"Ja", sagte er, "nein"'),
+        ('"Ja."', '"Yes."', '"Ja."'),
+        ("", "x", ""),
+    ],
+)
+def test_what_was_asked_for_is_kept_without_the_talk_about_it(said: str, original: str, kept: str) -> None:
+    assert itself(said, original) == kept
 
 
 def test_numbers_before_items_of_a_list_are_no_content() -> None:
@@ -331,6 +373,7 @@ def test_tool_traces() -> None:
     assert row["messages"][1]["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city":"Rome"}'}
     assert row["messages"][2]["tool_call_id"] == "call_1" and row["tools"] == tools
     assert made.reasons == ["no_tool_call"]
+    assert [options.get("tool_choice") for step, _, options in made.calls if step == "call"] == ["required"] * 2
     assert make("tool_use_traces", {**given, "mock_results": "21"}).reasons == ["count_mismatch"]
     check = TEMPLATES["tool_use_traces"].check_inputs
     assert check is not None
@@ -419,6 +462,11 @@ def test_topic_trees_are_covered_to_the_leaves() -> None:
     made = make("topic_tree", given, script)
     assert len(made.rows) == 8
     assert made.rows[-1]["metadata"]["topic"] == ["cooking", "b", "b"]
+    with pytest.raises(Refusal, match="200000 rows a subject; at most 2000"):
+        large = input_fields.coerce(
+            TEMPLATES["topic_tree"], {"topics": "x", "depth": 4, "branches": 10, "questions_per_leaf": 20}
+        )
+        topic_tree.check_inputs(large, "default")
 
 
 @pytest.mark.parametrize(
@@ -481,6 +529,13 @@ def test_translations() -> None:
     answers = iter(said.values())
     made = make("translation", {"texts": "Hello", "languages": "German, English"}, lambda step, messages: next(answers))
     assert [row["metadata"]["language"] for row in made.rows] == ["German"] and made.reasons == ["not_translated"]
+    remarks = "Here it is:\n\nDie Bücherei ist von neun an offen.\n\nI kept the time as it is."
+    texts = {"texts": "The library is open from nine.", "languages": "German"}
+    assert (
+        turns(make("translation", texts, lambda step, messages: remarks).rows[0])[1][1] == "Die Bücherei ist von neun an offen."
+    )
+    english = make("translation", texts, lambda step, messages: "The library is open at nine in the morning.")
+    assert english.reasons == ["not_translated"]
     back = make(
         "back_translation", {"texts": "Good.", "min_grade": 4}, lambda step, messages: "3" if step == "grade" else "Say it"
     )
@@ -552,10 +607,30 @@ def test_inputs_are_checked_by_name_and_type() -> None:
     assert refused("rag_qa", {"documents": ["x"]}).param == "inputs.documents"
     assert refused("rag_qa", {"documents": "x", "questions_per_chunk": "many"}).param == "inputs.questions_per_chunk"
     assert refused("rag_qa", {"documents": "x", "questions_per_chunk": 0}).param == "inputs.questions_per_chunk"
+    assert refused("tool_use_traces", {"tools_json": [{"name": "a\x00"}]}).param == "inputs.tools_json[0].name"
+    assert refused("tool_use_traces", {"tools_json": '[{"name": "a\\u0000"}]'}).param == "inputs.tools_json[0].name"
     assert refused("rag_qa", {"documents": "x", "questions_per_chunk": True}).param == "inputs.questions_per_chunk"
     assert refused("rag_qa", "text").param == "inputs"
     assert refused("tool_use_traces", {"tools_json": "[", "scenarios": "a", "mock_results": "b"}).param == "inputs.tools_json"
     assert input_fields.coerce(TEMPLATES["rag_qa"], {"documents": "x", "questions_per_chunk": "3.9"})["questions_per_chunk"] == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "lost", "rows"),
+    [
+        ("topic_tree", {"topics": "cooking", "depth": 1, "branches": 2, "questions_per_leaf": 2}, "answer1.0", 3),
+        ("topic_tree", {"topics": "cooking", "depth": 1, "branches": 2, "questions_per_leaf": 2}, "ask1", 2),
+        ("evol_instruct", {"seeds": "Say it", "steps": 3}, "answer2", 2),
+    ],
+)
+def test_a_call_that_fails_costs_its_row_only(name: str, given: dict[str, Any], lost: str, rows: int) -> None:
+    def script(step: str, messages: list[Message]) -> str:
+        if step == lost:
+            raise CallFailed("engine_poisoned", "it died")
+        return '["a", "b"]' if step.startswith(("split", "ask")) else f"words of {step}"
+
+    made = make(name, given, script)
+    assert len(made.rows) == rows and made.reasons == ["call_failed:engine_poisoned"]
 
 
 def test_a_failed_call_is_an_exception_a_template_need_not_know() -> None:

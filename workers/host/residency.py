@@ -124,7 +124,8 @@ class Residency:
         unless ``given_up`` says that nobody wants it any more.
 
         Raises:
-            Refusal: 503 while stopping or while everything resident is in use, 400 when it can never fit.
+            Refusal: 503 while stopping or while everything resident is in use, 400 when it can never fit, 502 when it is
+                known that it cannot be loaded.
         """
         deadline = time.monotonic() + wait
         while True:
@@ -151,6 +152,8 @@ class Residency:
             return engine
         if model.id in self._starting:
             return self._starting[model.id][1]
+        if model.obstacle:  # before anything is put out for it
+            raise Refusal(502, "model_load_failed", f"The model {model.id} cannot be used: {model.obstacle}.", param="model")
         if self.pressure is not None:
             raise self.pressure
         self.failed.discard(model.id)

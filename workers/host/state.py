@@ -156,6 +156,7 @@ class HostState:
             "pinned": self._runtime.residency.is_pinned(model.id),
             "current": is_current,
             "vision": model.vision,
+            "obstacle": model.obstacle,
             "sees": self._runtime.settings.sees(model),
             "dtype": facts.get("dtype", model.dtype),
             "blas": facts.get("blas", ""),

@@ -33,7 +33,7 @@ def fuse(ctx: JobContext) -> dict[str, Any]:
     with RefusalsExplained():
         names.check(order["output"], "output")
         names.reserve(order["output"], ctx.job_id, "output")
-        folder = registry.folder_of(registry.find(order["adapter"], None))
+        folder = registry.choose(order["adapter"], None).folder
     needed = int(model.bytes * 2.2)
     preflight(needed)
     task = {**order, **machine(), "task": "fuse", "job": ctx.job_id, "source": str(model.path), "models": str(models)}
@@ -47,8 +47,9 @@ def merge(ctx: JobContext) -> dict[str, Any]:
     order = ctx.config
     root, output = paths.adapters_dir(settings.HOME), finetuning.adapter_id(ctx.job_id)
     with RefusalsExplained():
-        sources = [registry.find(adapter, None) for adapter in order["adapters"]]
-        folders = [registry.folder_of(adapter) for adapter in sources]
+        chosen = [registry.choose(adapter, None) for adapter in order["adapters"]]
+        folders = [one.folder for one in chosen]
+    sources = [one.adapter for one in chosen]
     name = finetuning.model_name({"model": sources[0].base_model, "suffix": order["suffix"]}, ctx.job_id)
     if publication.provenance(root / output).get("job") != ctx.job_id:
         task = {
@@ -90,17 +91,16 @@ def export(ctx: JobContext) -> dict[str, Any]:
     """Write an adapter, alone or with its base, in a format others read, as files to download."""
     order = ctx.config
     with RefusalsExplained():
-        adapter = registry.find(order["adapter"], None)
-        folders = [] if adapter.model else [registry.folder_of(adapter)]
+        chosen = registry.choose(order["adapter"], None)
     work = paths.training_dir(settings.HOME) / ctx.job_id
     task = {
         **machine(),
         "task": "export",
         "job": ctx.job_id,
         "format": order["format"],
-        "paths": [str(folder) for folder in folders],
+        "paths": [str(chosen.files.path)] if chosen.files is not None else [],
         "work": str(work),
-        "name": adapter.name,
+        "name": chosen.asked_as,
     }
     needed = 0
     if order["format"] == "gguf":
@@ -119,7 +119,7 @@ def export(ctx: JobContext) -> dict[str, Any]:
     shown = [
         {"id": file.id, "filename": file.filename, "bytes": file.bytes, "url": f"/v1/files/{file.id}/content"} for file in kept
     ]
-    manifest = {"version": 1, "base_model": adapter.base_model, "adapter": adapter.id, "method": adapter.method}
+    manifest = {"version": 1, "base_model": chosen.adapter.base_model, "adapter": chosen.id, "method": chosen.adapter.method}
     manifest |= {"format": order["format"]}
     return {"files": shown, "manifest": manifest}
 

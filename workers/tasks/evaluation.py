@@ -18,12 +18,12 @@ from django.utils import timezone
 from mlxplatform import paths
 from mlxplatform.inference.contract import Constraint, InferenceRequest, Message, Sampling
 from mlxplatform.jobs.context import JobContext, JobFailed
-from mlxplatform.library import local_adapters
 from mlxplatform.rows.contract import RowRequest
 from mlxplatform.rows.pool import RowPool
 from mlxplatform.training import data, evaluation, finetuning, registry, rows
 from mlxplatform.training.evaluation import Question
 from mlxplatform.training.models import Adapter
+from mlxplatform.training.registry import Chosen
 from workers.tasks.trainer_child import Run
 from workers.tasks.training import RefusalsExplained, base_model, machine, preflight
 
@@ -37,46 +37,52 @@ def evaluate(ctx: JobContext) -> dict[str, Any]:
     """Measure what was ordered; answers the figures and keeps them on the adapter."""
     order = ctx.config
     with RefusalsExplained():
-        adapter = registry.find(order["adapter"], None)
+        chosen = registry.choose(order["adapter"], None)
         train, valid = data.paths(order["data"])
     path = valid if order["part"] == "valid" else train
     if path is None:
         raise JobFailed("no_held_out_rows", "The rows to measure on are not there any more.")
-    result: dict[str, Any] = {"adapter": adapter.id, "name": adapter.name, "base_model": adapter.base_model}
+    measured: dict[str, Any] = {}
     if "loss" in order["measures"]:
-        result["loss"] = _losses(ctx, adapter, path)
+        measured["loss"] = _losses(ctx, chosen, path)
     if {"exact_match", "judge"} & set(order["measures"]):
-        result.update(asyncio.run(_answers(ctx, adapter, _questions(ctx, adapter, path))))
+        measured.update(asyncio.run(_answers(ctx, chosen, _questions(ctx, chosen.adapter, path))))
+    _keep(chosen, {"job_id": ctx.job_id, "at": timezone.now().isoformat(), **measured})
+    shown = chosen.adapter.name if chosen.files is None else chosen.asked_as
+    return {"adapter": chosen.id, "name": shown, "base_model": chosen.adapter.base_model, **measured}
+
+
+def _keep(chosen: Chosen, found: dict[str, Any]) -> None:
+    """On the adapter: the newest evaluation of its result, and of each earlier step that was measured."""
     with transaction.atomic():
-        kept = Adapter.objects.select_for_update().get(pk=adapter.pk)
-        shown = {name: value for name, value in result.items() if name not in {"adapter", "name", "base_model"}}
-        kept.metrics = {**kept.metrics, "evaluation": {"job_id": ctx.job_id, "at": timezone.now().isoformat(), **shown}}
+        kept = Adapter.objects.select_for_update().get(pk=chosen.adapter.pk)
+        if chosen.earlier_step:
+            by_step = {**kept.metrics.get("evaluation_by_step", {}), str(chosen.earlier_step): found}
+            kept.metrics = {**kept.metrics, "evaluation_by_step": by_step}
+        else:
+            kept.metrics = {**kept.metrics, "evaluation": found}
         kept.save(update_fields=["metrics"])
-    return result
 
 
-def _losses(ctx: JobContext, adapter: Adapter, path: Path) -> dict[str, Any]:
-    order = ctx.config
+def _losses(ctx: JobContext, chosen: Chosen, path: Path) -> dict[str, Any]:
+    order, adapter = ctx.config, chosen.adapter
     model = base_model(order["model"], order["revision"])
     needed = finetuning.estimate_bytes(model, {**_counting(adapter), "batch_size": 1, "fine_tune_type": "lora", "method": "sft"})
     preflight(needed)
-    folder = None if adapter.model else local_adapters.find(adapter.id, settings.HOME)
-    if folder is None and not adapter.model:
-        raise JobFailed("adapter_incomplete", "The adapter's files are missing or incomplete.")
     task = {
         **machine(),
         **_counting(adapter),
         "task": "evaluate",
         "job": ctx.job_id,
         "source": str(model.path),
-        "adapter_path": str(folder.path) if folder else "",
+        "adapter_path": str(chosen.files.path) if chosen.files is not None else "",
         "tuned_path": str(paths.models_dir(settings.HOME) / adapter.model) if adapter.model else "",
         "rows": str(path),
         "formats": _FORMATS,
         "held_fraction": order["held_fraction"],
         "max_examples": order["max_examples"],
     }
-    return Run(ctx, task, needed, f"evaluate {adapter.name}").result()
+    return Run(ctx, task, needed, f"evaluate {chosen.asked_as}").result()
 
 
 def _counting(adapter: Adapter) -> dict[str, Any]:
@@ -93,10 +99,9 @@ def _questions(ctx: JobContext, adapter: Adapter, path: Path) -> list[Question]:
     return asked
 
 
-async def _answers(ctx: JobContext, adapter: Adapter, asked: list[Question]) -> dict[str, Any]:
+async def _answers(ctx: JobContext, chosen: Chosen, asked: list[Question]) -> dict[str, Any]:
     """Ask base and fine-tuned model the same, greedily, and compare."""
-    order = ctx.config
-    tuned_name = adapter.model or adapter.name
+    order, adapter, tuned_name = ctx.config, chosen.adapter, chosen.asked_as
     ctx.stage("answers", 0.5, f"Asking both models {len(asked)} questions.")
     async with RowPool(ctx) as pool:
 

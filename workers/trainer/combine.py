@@ -15,6 +15,7 @@ import mlx.core as mx
 
 from mlxplatform.library import publication
 from workers.trainer import adapters, export_gguf, fuse, model_files, report
+from workers.trainer.allocation import block_of
 from workers.trainer.control import Control
 from workers.trainer.report import Explained
 
@@ -113,8 +114,8 @@ def _peft(task: dict[str, Any]) -> dict[str, Any]:
     source, target = Path(task["paths"][0]), Path(task["work"])
     config = adapters.read_config(source)
     parameters = config["lora_parameters"]
-    tensors = {}
-    for name, (a, b) in _pairs(source).items():
+    tensors, pairs = {}, _pairs(source)
+    for name, (a, b) in pairs.items():
         tensors[f"base_model.model.{name}.{_PEFT['lora_a']}"] = mx.contiguous(a.T)
         tensors[f"base_model.model.{name}.{_PEFT['lora_b']}"] = mx.contiguous(b.T)
     mx.save_safetensors(str(target / "adapter_model.safetensors"), tensors, metadata={"format": "pt"})
@@ -126,6 +127,9 @@ def _peft(task: dict[str, Any]) -> dict[str, Any]:
         "lora_alpha": parameters["scale"] * parameters["rank"],
         "lora_dropout": parameters["dropout"],
         "target_modules": sorted({key.rsplit(".", 1)[-1] for key in parameters["keys"]}),
+        # Else the same modules of the other blocks get one too, from nothing.
+        "layers_to_transform": sorted({number for name in pairs if (number := block_of(name)) is not None}),
+        "layers_pattern": "layers",
         "bias": "none",
         "fan_in_fan_out": False,
         "inference_mode": True,

@@ -202,7 +202,7 @@ def _by_sensitivity(task: dict[str, Any], source: Path, control: Control) -> tup
     mx.eval(model.parameters())
     group, widths = task["group_size"], task["candidate_bits"]
     layers = [(path, module) for path, module in _layers(model) if module.weight.shape[-1] % group == 0]
-    windows, digest = sensitivity.calibration_windows(source)
+    windows, digest = sensitivity.calibration_windows(source, task["device"])
     report.stage("sensitivity", _REFERENCE, f"Measuring {len(layers)} layers.")
     step = _share(control, "sensitivity", _REFERENCE, 0.0)
     measured = sensitivity.measure(model, layers, widths, group, windows, Path(task["work"]), step)

@@ -25,18 +25,20 @@ from workers.trainer.allocation import Layer
 from workers.trainer.quality import TEXTS
 from workers.trainer.replay import Replay
 
-#: Windows of calibration text, and their length in tokens.
+#: Windows of calibration text, and their length in tokens: on a CPU, where each divergence costs about a second, fewer.
 WINDOWS, LENGTH = 2, 128
+_LENGTHS = {"cpu": 48}
 FILE = "sensitivity.jsonl"
 
 
-def calibration_windows(source: Path) -> tuple[list[mx.array], str]:
-    """Token windows and the text's hash. The text is not the evaluation's."""
+def calibration_windows(source: Path, device: str = "") -> tuple[list[mx.array], str]:
+    """Token windows, read together as one batch, and the text's hash. The text is not the evaluation's."""
     text = (TEXTS / "calibration.txt").read_text(encoding="utf-8")
     ids = model_files.text_ids(source, text)
-    chunks = [ids[start : start + LENGTH] for start in range(0, max(len(ids) - LENGTH + 1, 1), LENGTH)]
+    length = _LENGTHS.get(device, LENGTH)
+    chunks = [ids[start : start + length] for start in range(0, max(len(ids) - length + 1, 1), length)]
     order = np.random.Generator(np.random.PCG64(42)).permutation(len(chunks))[:WINDOWS]
-    return [mx.array(chunks[index])[None] for index in sorted(order.tolist())], hashlib.sha256(text.encode()).hexdigest()
+    return [mx.array([chunks[index] for index in sorted(order.tolist())])], hashlib.sha256(text.encode()).hexdigest()
 
 
 def measure(
@@ -53,6 +55,8 @@ def measure(
     known = _known(work / FILE)
     replay = Replay(model, windows)
     reference = [_logs(replay.logits(index, "")) for index in range(len(windows))]
+    likely = [mx.exp(logs) for logs in reference]
+    mx.eval(likely)
     measured = []
     with (work / FILE).open("a") as out:
         for index, (path, module) in enumerate(layers):
@@ -60,7 +64,7 @@ def measure(
             divergence = {}
             for bits in widths:
                 if (path, bits) not in known:
-                    known[path, bits] = _divergence(replay, path, module, bits, group_size, reference)
+                    known[path, bits] = _divergence(replay, path, module, bits, group_size, reference, likely)
                     out.write(json.dumps({"layer": path, "bits": bits, "kl": known[path, bits]}) + "\n")
                     out.flush()
                     os.fsync(out.fileno())
@@ -71,16 +75,22 @@ def measure(
 
 
 def _divergence(
-    replay: Replay, path: str, module: nn.Module, bits: int, group_size: int, reference: Sequence[mx.array]
+    replay: Replay,
+    path: str,
+    module: nn.Module,
+    bits: int,
+    group_size: int,
+    reference: Sequence[mx.array],
+    likely: Sequence[mx.array],
 ) -> float | None:
-    """None when it is not a number."""
+    """``likely`` is the exponential of ``reference``, which is the same for every layer. None when it is not a number."""
     original = module.weight
     packed, scales, biases = mx.quantize(original, group_size=group_size, bits=bits)
     module.weight = mx.dequantize(packed, scales, biases, group_size=group_size, bits=bits).astype(original.dtype)
     total = 0.0
     for window, before in enumerate(reference):
         after = _logs(replay.logits(window, path))
-        found: Any = (mx.exp(before) * (before - after)).sum(-1).mean().item()
+        found: Any = (likely[window] * (before - after)).sum(-1).mean().item()
         total += float(found)
     module.weight = original
     mean = total / len(reference)
@@ -88,7 +98,7 @@ def _divergence(
 
 
 def _logs(logits: mx.array) -> mx.array:
-    logits = logits[0].astype(mx.float32)
+    logits = logits.reshape(-1, logits.shape[-1]).astype(mx.float32)
     logs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
     mx.eval(logs)
     return logs

@@ -12,7 +12,7 @@ from mlxplatform.api.fields import missing
 from mlxplatform.api.ollama.parse import parse_chat, parse_embed, parse_generate, plain_name
 from mlxplatform.api.ollama.render import Lines, now
 from mlxplatform.api.openai.embeddings.views import floats
-from mlxplatform.api.openai.models import served, without_checkpoints
+from mlxplatform.api.openai.models import offered, served
 from mlxplatform.api.running import Asked, Choices, drive, gather, place_call
 from mlxplatform.http.body import read_json
 from mlxplatform.http.errors import json_response
@@ -95,11 +95,11 @@ def listed(model: ServedModel) -> dict[str, Any]:
 
 
 async def tags(request: HttpRequest) -> dict[str, Any]:
-    return {"models": [listed(model) for model in without_checkpoints(await served(request)).values()]}
+    return {"models": [listed(model) for model in offered(await served(request)).values()]}
 
 
 async def resident(request: HttpRequest) -> dict[str, Any]:
-    return {"models": [listed(model) for model in without_checkpoints(await served(request)).values() if model.resident]}
+    return {"models": [listed(model) for model in offered(await served(request)).values() if model.resident]}
 
 
 async def show(request: HttpRequest) -> dict[str, Any]:

@@ -62,12 +62,13 @@ async def served(request: HttpRequest) -> dict[str, ServedModel]:
     return dict(sorted(found.items(), key=lambda item: (item[1].kind != "chat", not item[1].current, item[0])))
 
 
-def without_checkpoints(models: dict[str, ServedModel]) -> dict[str, ServedModel]:
-    return {name: model for name, model in models.items() if not model.entry.get("checkpoint")}
+def offered(models: dict[str, ServedModel]) -> dict[str, ServedModel]:
+    """What lists show: no checkpoints, and nothing that is known not to load."""
+    return {name: model for name, model in models.items() if model.usable and not model.entry.get("checkpoint")}
 
 
 async def list_models(request: HttpRequest) -> dict[str, Any]:
-    models = without_checkpoints(await served(request))
+    models = offered(await served(request))
     return {
         "object": "list",
         "data": [model_object(model) for model in models.values()],

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_POST
 
 from mlxplatform.accounts import identity, keys, people
 from mlxplatform.accounts.models import DEFAULT_PROJECT, ApiKey, UsageDay
-from mlxplatform.accounts.scopes import ADMIN, READ, ROLES, SCOPES
+from mlxplatform.accounts.scopes import ADMIN, DEFAULT_SCOPES, READ, ROLES, SCOPES
 from mlxplatform.accounts.serializers import NewKeySerializer
 from mlxplatform.console.page import actor_of, page, seen
 from mlxplatform.inference.contract import Refusal
@@ -44,9 +44,19 @@ def key_list(request: HttpRequest) -> HttpResponse:
     return _key_page(request)
 
 
-def _key_page(request: HttpRequest, secret: str = "") -> HttpResponse:
-    context = {"title": "Keys", "keys": ApiKey.objects.all(), "scopes": SCOPES, "secret": secret}
-    return render(request, "console/keys.html", context)
+def _key_page(request: HttpRequest, secret: str = "", error: Refusal | None = None) -> HttpResponse:
+    given = request.POST if error else {}
+    context = {
+        "title": "Keys",
+        "keys": ApiKey.objects.all(),
+        "scopes": SCOPES,
+        "chosen": request.POST.getlist("scopes") if error else DEFAULT_SCOPES,
+        "given": given,
+        "more_given": any(given.get(name) for name in ("expires_at", *_LIMITS)),
+        "secret": secret,
+        "error": error,
+    }
+    return render(request, "console/keys.html", context, status=400 if error else 200)
 
 
 @require_POST
@@ -68,7 +78,7 @@ def key_action(request: HttpRequest) -> HttpResponse:
             case _:
                 raise Http404
     except Refusal as refusal:
-        messages.error(request, refusal.message)
+        return _key_page(request, error=refusal)
     identity.forget()
     return _key_page(request, secret) if secret else redirect("console:keys")
 
@@ -107,14 +117,18 @@ def people_list(request: HttpRequest) -> HttpResponse:
     return _people_page(request)
 
 
-def _people_page(request: HttpRequest, name: str = "", password: str = "") -> HttpResponse:
+def _people_page(request: HttpRequest, name: str = "", password: str = "", error: Refusal | None = None) -> HttpResponse:
     context = {
         "title": "People",
+        "error": error,
+        "given": request.POST
+        if error and request.POST.get("action") == "add"
+        else {"role": "member", "project": DEFAULT_PROJECT},
         "people": people.everybody(),
         "roles": ROLES,
         "password": {"name": name, "password": password} if password else None,
     }
-    return render(request, "console/people.html", context)
+    return render(request, "console/people.html", context, status=400 if error else 200)
 
 
 @require_POST
@@ -140,5 +154,5 @@ def people_action(request: HttpRequest) -> HttpResponse:
             case _:
                 raise Http404
     except Refusal as refusal:
-        messages.error(request, refusal.message)
+        return _people_page(request, error=refusal)
     return _people_page(request, name, password) if password else redirect("console:people")

@@ -40,7 +40,7 @@ def adapter(request: HttpRequest, adapter_id: str) -> HttpResponse:
         "metrics": made.metrics,
         "evaluation": made.metrics.get("evaluation"),
         "chart": charts.losses({"loss": curve_of(job)}) if job else None,
-        "earlier": registry.checkpoints(made),
+        "earlier": _earlier(made),
         "votes": blind.tallies(sight_of(request), made.model or made.name),
         "measures": evaluation.MEASURES,
         "inputs": inputs_for(_EVALUATION, request.GET),
@@ -70,14 +70,22 @@ def adapter_action(request: HttpRequest, adapter_id: str) -> HttpResponse:
     return redirect("console:job", job.id)
 
 
+def _earlier(made: Adapter) -> list[dict[str, Any]]:
+    measured = made.metrics.get("evaluation_by_step", {})
+    return [{"files": one, "evaluation": measured.get(str(one.step))} for one in registry.checkpoints(made)]
+
+
 def _ordered(action: str, made: Adapter, request: HttpRequest, actor: str) -> Job:
+    """``step``, where given, is the id of one of its earlier checkpoints."""
+    step = registry.find_checkpoint(request.POST.get("step", ""), made.project)
+    wanted = step.id if step is not None and step.parent == made.id else made.id
     if action == "evaluate":
-        body = body_of(request.POST, _EVALUATION) | {"adapter": made.id, "measures": request.POST.getlist("measures")}
+        body = body_of(request.POST, _EVALUATION) | {"adapter": wanted, "measures": request.POST.getlist("measures")}
         kind, order = evaluation.KIND, evaluation.check(body, sight_of(request))
     elif action == "fuse":
-        kind, order = adapter_orders.FUSE, adapter_orders.check_fuse({"adapter": made.id}, sight_of(request))
+        kind, order = adapter_orders.FUSE, adapter_orders.check_fuse({"adapter": wanted}, sight_of(request))
     elif action == "export":
-        body = {"adapter": made.id, "format": request.POST.get("format")}
+        body = {"adapter": wanted, "format": request.POST.get("format")}
         kind, order = adapter_orders.EXPORT, adapter_orders.check_export(body, sight_of(request))
     else:
         raise Http404

@@ -15,9 +15,10 @@ from mlxplatform.console import dataset_filters
 from mlxplatform.console.page import actor_of, page, project_of, seen
 from mlxplatform.datasets import rowsource, rowtext
 from mlxplatform.datasets import submit as orders
+from mlxplatform.datasets.convert import EXPORTS
 from mlxplatform.datasets.lineage import lineage
 from mlxplatform.datasets.models import Dataset, DatasetRow, DatasetVersion, HubToken
-from mlxplatform.datasets.queries import latest_of
+from mlxplatform.datasets.queries import latest_of, saying, tagged
 from mlxplatform.datasets.templates.registry import TEMPLATES
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs.models import Job, JobEvent
@@ -29,21 +30,21 @@ _PAGE = 50
 _BARS = 12
 #: Rows whose lengths are looked at.
 _SAMPLE = 10_000
-#: What rows can be looked for by, as the query names it.
-_FILTERS = {"state": "state", "reason": "reason", "q": "content__icontains"}
 #: Options of a run that the wizard offers beside the template's own fields.
 _NUMBERS = ("rows", "seed")
 
 
 @page(READ)
 def dataset_list(request: HttpRequest) -> HttpResponse:
-    listing = Paginator(seen(request, Dataset.objects.filter(archived_at=None, preview=False)), _PAGE).get_page(
-        request.GET.get("page")
-    )
+    archived, tag = request.GET.get("archived") == "1", request.GET.get("tag", "").strip()
+    shown = seen(request, Dataset.objects.filter(archived_at__isnull=not archived, preview=False))
+    listing = Paginator(tagged(shown, tag) if tag else shown, _PAGE).get_page(request.GET.get("page"))
     datasets = list(listing)
     latest = latest_of(datasets)
     rows = [{"dataset": dataset, "latest": latest.get(dataset.id)} for dataset in datasets]
-    return render(request, "console/datasets.html", {"title": "Datasets", "listing": listing, "rows": rows, "query": ""})
+    query = urlencode({**({"archived": "1"} if archived else {}), **({"tag": tag} if tag else {})})
+    context = {"title": "Datasets", "listing": listing, "rows": rows, "query": query, "archived": archived, "tag": tag}
+    return render(request, "console/datasets.html", context)
 
 
 @page(READ)
@@ -53,8 +54,9 @@ def dataset_detail(request: HttpRequest, dataset_id: str) -> HttpResponse:
         raise Http404
     version = _chosen_version(dataset, request.GET.get("version", ""))
     chosen = {name: request.GET.get(name, "").strip() for name in ("state", "reason", "q")}
-    looked_for = {_FILTERS[name]: value for name, value in chosen.items() if value}
-    rows: Any = version.rows.filter(**looked_for).order_by("ordinal")
+    rows: Any = version.rows.filter(**{name: chosen[name] for name in ("state", "reason") if chosen[name]}).order_by("ordinal")
+    if chosen["q"]:
+        rows = saying(rows, chosen["q"])
     if rowsource.in_files(version):
         rows = rowsource.FileRows(version)
     listing = Paginator(rows, _PAGE).get_page(request.GET.get("page"))
@@ -75,6 +77,7 @@ def dataset_detail(request: HttpRequest, dataset_id: str) -> HttpResponse:
         "reasons": sorted({*version.counts.get("dropped", {}), *progress_of(version).get("dropped", {})}),
         "in_files": rowsource.in_files(version),
         "lineage": lineage(dataset),
+        "exports": EXPORTS,
         "hub_token": HubToken.objects.filter(project=dataset.project).first(),
         "bars": _histogram(_lengths(version)),
         "query": urlencode({"version": version.number, **{name: value for name, value in chosen.items() if value}}),
@@ -86,7 +89,9 @@ def dataset_detail(request: HttpRequest, dataset_id: str) -> HttpResponse:
 def dataset_new(request: HttpRequest) -> HttpResponse:
     template = TEMPLATES.get(request.GET.get("template", ""))
     if template is None:
-        return render(request, "console/dataset_choose.html", {"title": "New dataset", "templates": TEMPLATES.values()})
+        made = [one for one in TEMPLATES.values() if not one.needs_llm], [one for one in TEMPLATES.values() if one.needs_llm]
+        groups = list(zip(("From what you have", "Written by a model"), made, strict=True))
+        return render(request, "console/dataset_choose.html", {"title": "New dataset", "groups": groups})
     error: Refusal | None = None
     if request.method == "POST":
         body = _order(request, template.id, [field.name for field in template.fields])
@@ -110,7 +115,9 @@ def dataset_new(request: HttpRequest) -> HttpResponse:
         "template": template,
         "fields": fields,
         "error": error,
-        "models": [model for model in local_models.scan() if model.kind == "chat"] if template.needs_llm else [],
+        "models": [model for model in local_models.scan() if model.kind == "chat" and not model.obstacle]
+        if template.needs_llm
+        else [],
         "given": request.POST,
         "filters": dataset_filters.inputs(request.POST),
         "filters_open": bool(error and error.param and error.param.startswith("filters")),
@@ -183,7 +190,15 @@ def _taken(version: DatasetVersion) -> dict[str, Any]:
     if not expected or "seconds" not in report:
         return {}
     accepted, made = version.counts.get("accepted", 0), version.counts.get("made", 0)
-    return {"expected": expected, "report": report, "rows": accepted, "acceptance": accepted / made if made else 0.0}
+    reused = report.get("reused", {})
+    return {
+        "expected": expected,
+        "report": report,
+        "rows": accepted,
+        "acceptance": accepted / made if made else 0.0,
+        "tokens": report["completion_tokens"] + reused.get("completion_tokens", 0),
+        "reused": reused.get("calls", 0),
+    }
 
 
 def _lengths(version: DatasetVersion) -> list[int]:

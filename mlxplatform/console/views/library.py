@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
@@ -118,9 +119,11 @@ def library_action(request: HttpRequest) -> HttpResponse:
         elif action == "download":
             job = downloads.submit(name, project=project_of(request), created_by=actor)
         elif action == "reclaim":
-            gone = reclaim.execute()
-            audit.record(actor, "library.reclaim", "disk", after={"items": [item.describe() for item in gone]})
-            messages.success(request, f"Deleted {len(gone)} things.")
+            outcome = reclaim.execute(async_to_sync(removal.serving)(), request.POST.getlist("items"))
+            audit.record(actor, "library.reclaim", "disk", after=outcome.describe())
+            messages.success(request, f"Deleted {len(outcome.gone)} things.")
+            if outcome.kept:
+                messages.error(request, f"{len(outcome.kept)} of those shown are in use or gone by now, and were left alone.")
             return redirect("console:models")
         else:
             raise Http404

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
 
 from mlxplatform.accounts.scopes import OPERATE, READ, WRITE, grants
+from mlxplatform.broker.connections import BROKER_ERRORS
 from mlxplatform.console.forms import body_of, inputs_for
 from mlxplatform.console.page import actor_of, identity_of, page, project_of, seen, sight_of
 from mlxplatform.datasets.models import DatasetVersion
 from mlxplatform.http.fields import Field
 from mlxplatform.inference.contract import Refusal
-from mlxplatform.library import adoption, choices, fit, local_models, reclaim
+from mlxplatform.library import adoption, choices, fit, local_models, reclaim, removal
 from mlxplatform.library.machine import this_machine
 from mlxplatform.training import finetuning, quantization, reports
 from mlxplatform.training.models import Adapter, QualityReport
@@ -50,9 +52,18 @@ def library(request: HttpRequest) -> HttpResponse:
         "adapters": seen(request, Adapter.objects.order_by("-created_at"))[:_REPORTS],
         "reports": [reports.report_json(report) for report in seen(request, QualityReport.objects.all())[:_REPORTS]],
         "foreign": [item.describe() for item in adoption.found()],
-        "plan": [item.describe() for item in reclaim.plan()],
+        "plan": _reclaimable(),
     }
     return render(request, "console/library.html", context)
+
+
+def _reclaimable() -> list[dict[str, Any]]:
+    """What could be deleted; nothing while nobody can tell what is in memory."""
+    try:
+        resident = async_to_sync(removal.serving)()
+    except BROKER_ERRORS:
+        return []
+    return [item.describe() for item in reclaim.plan(resident)]
 
 
 @page(WRITE)
@@ -136,4 +147,4 @@ def _linked(given: QueryDict, fields: Sequence[Field]) -> QueryDict:
 
 
 def _chat_models() -> list[str]:
-    return [model.id for model in local_models.scan(settings.HOME) if model.kind == "chat"]
+    return [model.id for model in local_models.scan(settings.HOME) if model.kind == "chat" and not model.obstacle]

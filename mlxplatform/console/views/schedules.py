@@ -12,7 +12,7 @@ from django.views.decorators.http import require_POST
 
 from mlxplatform.accounts import audit
 from mlxplatform.accounts.scopes import READ, WRITE
-from mlxplatform.console.page import actor_of, page, project_of, seen
+from mlxplatform.console.page import actor_of, identity_of, page, project_of, seen
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.schedules import service, starters
 from mlxplatform.schedules.models import Firing, Schedule
@@ -34,6 +34,7 @@ def _page(request: HttpRequest, error: Refusal | None = None) -> HttpResponse:
         "firings": seen(request, Firing.objects.select_related("schedule"), "schedule__project").order_by("-at")[:_FIRINGS],
         "kinds": starters.names(),
         "misfires": Schedule.MISFIRES,
+        "may_write": WRITE in identity_of(request).scopes,
         "given": request.POST,
         "error": error,
     }

@@ -39,6 +39,11 @@ _WORDS_OF = {language: frozenset(text.split()) for language, text in _LITTLE_WOR
 _LOOK, _HITS = 400, 2
 
 
+def codes() -> list[str]:
+    """The languages it can tell, in order."""
+    return sorted({*_LITTLE_WORDS, *(language for language, _ in _SCRIPTS)})
+
+
 def guess(text: str) -> str:
     """ISO 639-1 code, or "und"."""
     sample = text[:8000]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlxplatform.datasets import rowtext
+from mlxplatform.datasets import rowtext, schemas
 from mlxplatform.datasets.filters.language import guess
 from mlxplatform.datasets.filters.repetition import is_repetitive
 from mlxplatform.datasets.filters.settings import Filters
@@ -43,8 +42,8 @@ _PII = {
 _CARD = re.compile(r"(?<![\d.])(?:\d[ -]?){12,18}\d(?![\d.])")
 
 
-def judge_row(row: Mapping[str, Any], filters: Filters, template: Template) -> Verdict:
-    """The first reason to drop the row, if any."""
+def judge_row(row: Mapping[str, Any], filters: Filters, template: Template, cut: Collection[str] = ()) -> Verdict:
+    """The first reason to drop the row, if any. ``cut`` are the ends of texts that the token limit cut off."""
     notes: dict[str, Any] = {}
     if filters.pii != "off":
         kinds = personal_data(rowtext.everything(row))
@@ -61,6 +60,8 @@ def judge_row(row: Mapping[str, Any], filters: Filters, template: Template) -> V
     check_refusal = filters.refusals if filters.refusals is not None else template.needs_llm
     if check_refusal and is_refusal(said):
         return Verdict("refusal", said[:120], notes)
+    if filters.complete and (end := next((end for end in cut if _ends_with(row, end)), "")):
+        return Verdict("cut_off", f"…{end}", notes)
     if filters.repetition and is_repetitive(said or rowtext.asked(row)):
         return Verdict("repetitive", said[:120], notes)
     if filters.languages:
@@ -69,10 +70,14 @@ def judge_row(row: Mapping[str, Any], filters: Filters, template: Template) -> V
         if language not in filters.languages and language != "und":
             return Verdict("language", language, notes)
     if filters.schema is not None:
-        problem = schema_problem(said, filters.schema)
+        problem = schemas.problem(said, filters.schema)
         if problem:
             return Verdict("schema", problem, notes)
     return Verdict(notes=notes)
+
+
+def _ends_with(row: Mapping[str, Any], end: str) -> bool:
+    return any(text.rstrip().endswith(end) for _, text in rowtext.turns(row))
 
 
 def is_refusal(text: str) -> bool:
@@ -96,15 +101,3 @@ def _luhn(digits: str) -> bool:
         value = int(digit) * (2 if place % 2 else 1)
         total += value - 9 if value > 9 else value
     return total % 10 == 0
-
-
-def schema_problem(text: str, schema: Mapping[str, Any]) -> str:
-    """Why the text is no JSON of this schema; empty when it is."""
-    from jsonschema import Draft202012Validator
-
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        return f"not JSON: {error}"
-    problem = next(iter(sorted(Draft202012Validator(schema).iter_errors(value), key=lambda e: list(map(str, e.path)))), None)
-    return f"{'.'.join(map(str, problem.path)) or 'value'}: {problem.message[:200]}" if problem else ""

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from mlxplatform.datasets import schemas
+from mlxplatform.datasets.filters.language import codes as language_codes
 from mlxplatform.datasets.templates.base import Template
 from mlxplatform.inference.contract import Refusal
 
@@ -31,6 +33,7 @@ class Filters(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     languages: list[str] = []
     refusals: bool | None = None
     repetition: bool = False
+    complete: bool = False
     pii: str = "off"
     schema: dict[str, Any] | None = None
     judge: Judge | None = None
@@ -69,19 +72,16 @@ def parse_filters(template: Template, raw: Any) -> Filters:
         raise _bad("filters.pii", f"pii must be one of {', '.join(PII_MODES)}")
     if filters.judge is not None and not 1 <= filters.judge.threshold <= 10:
         raise _bad("filters.judge", "judge.threshold must be from 1 to 10")
+    known = language_codes()
+    unknown = [language for language in filters.languages if language not in known]
+    if unknown:
+        raise _bad("filters.languages", f"{unknown[0][:40]!r} cannot be told; the languages are {', '.join(known)}")
     if filters.schema is not None:
-        _check_schema(filters.schema)
+        try:
+            schemas.check(filters.schema)
+        except schemas.BadSchema as error:
+            raise _bad("filters.schema", str(error)) from None
     return filters
-
-
-def _check_schema(schema: dict[str, Any]) -> None:
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import SchemaError
-
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        raise _bad("filters.schema", f"not a valid JSON Schema: {error.message[:200]}") from None
 
 
 def _bad(param: str, message: str) -> Refusal:

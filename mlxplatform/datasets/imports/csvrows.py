@@ -9,14 +9,18 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from mlxplatform.datasets.imports.items import Item, Problem, Unreadable, named
+import msgspec
+
+from mlxplatform.datasets.imports.items import Plain, Problem, Unreadable, named
 from mlxplatform.files import jsonl
 
 #: Longest cell, characters, and longest physical line, bytes.
 MAX_CELL = MAX_LINE = 16 * 1024 * 1024
 DELIMITERS = ",;\t|"
+#: Columns whose cells are lists written as JSON text, as exports of conversations have them.
+_JSON_COLUMNS = frozenset({"messages", "conversations", "conversation", "chat_rounds", "tools"})
 _SEP = re.compile(r"sep=(.)\s*", re.IGNORECASE)
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 #: What the csv module says, and what a person can do about it.
@@ -27,23 +31,25 @@ _SENTENCES = (
 )
 
 
-def read(stream: BinaryIO, name: str) -> Iterator[Item]:
+def read(stream: BinaryIO, name: str) -> Iterator[Plain]:
     """Raises Unreadable."""
     csv.field_size_limit(MAX_CELL)
     lines = _lines(stream, name)
-    first, skipped = next(lines, ""), 0
+    first, skipped = _first(lines)
+    delimiter = ""
     if asked := _SEP.fullmatch(first):
-        first, skipped, delimiter = next(lines, ""), 1, asked.group(1)
-    else:
-        delimiter = delimiter_of(first)
+        delimiter = asked.group(1)
+        first, more = _first(lines)
+        skipped += 1 + more
+    delimiter = delimiter or delimiter_of(first)
     reader = csv.reader(_chain(first, lines), delimiter=delimiter, strict=True)
     begun = 1
     try:
         header = [cell.strip() for cell in next(reader, [])]
         if not header:
             return
-        if not any(header) or len(set(header)) < len(header):
-            raise Unreadable("no_header", f"{named(name)} needs a first line with a different name for every column.")
+        _check_header(header, named(name))
+        as_json = _JSON_COLUMNS.intersection(header)
         begun = reader.line_num + 1
         for row in reader:
             where, begun = f"line {begun + skipped}", reader.line_num + 1
@@ -53,10 +59,45 @@ def read(stream: BinaryIO, name: str) -> Iterator[Item]:
                 why = f"{len(row)} cells where the header has {len(header)} ({', '.join(header)[:200]})"
                 yield Problem(where, "cell_count", why, file=name)
                 continue
-            yield where, dict(zip(header, row, strict=True))
+            values: dict[str, Any] = dict(zip(header, row, strict=True))
+            problem = _decoded(values, as_json, where, name) if as_json else None
+            yield problem or (where, values)
     except csv.Error as error:
         sentence = next((said for words, said in _SENTENCES if words in str(error)), str(error))
         raise Unreadable("not_csv", f"{named(name)} line {begun + skipped} is not valid CSV: {sentence}.") from None
+
+
+def _first(lines: Iterator[str]) -> tuple[str, int]:
+    """The first line that is not blank, and how many blank ones stand before it."""
+    for blank, line in enumerate(lines):
+        if line.strip():
+            return line, blank
+    return "", 0
+
+
+def _check_header(header: list[str], file: str) -> None:
+    if not any(header):
+        raise Unreadable("no_header", f"{file} needs a first line with a name for every column; its first line is empty.")
+    for column, cell in enumerate(header, 1):
+        before = header.index(cell) + 1
+        if before < column:
+            what = (
+                f"columns {before} and {column} are both called {cell!r}"
+                if cell
+                else f"columns {before} and {column} have no name"
+            )
+            raise Unreadable("no_header", f"{file} needs a first line with a different name for every column; {what}.")
+
+
+def _decoded(values: dict[str, Any], columns: frozenset[str], where: str, name: str) -> Problem | None:
+    """Turns JSON text in the columns that hold lists into what it says, or what is wrong with it."""
+    for column in columns:
+        if (raw := values[column].strip()).startswith(("[", "{")):
+            try:
+                values[column] = msgspec.json.decode(raw)
+            except (msgspec.DecodeError, RecursionError):
+                return Problem(where, "not_json", f"is not JSON: {jsonl.explain(raw.encode()).reason}", None, name, column)
+    return None
 
 
 def delimiter_of(header: str) -> str:

@@ -35,8 +35,10 @@ class Unreadable(Exception):
         self.message = message
 
 
-#: A row with its place (quickly read ones are finished lines), or why there is none.
-Item = tuple[str, dict[str, Any]] | tuple[str, QuickRow] | Problem
+#: A row with its place, or why there is none.
+Plain = tuple[str, dict[str, Any]] | Problem
+#: The same, where quickly read rows are finished lines.
+Item = Plain | tuple[str, QuickRow]
 
 
 def named(name: str) -> str:

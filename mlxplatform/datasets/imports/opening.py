@@ -44,9 +44,22 @@ MISTAKEN = (
     (b"version https://git-lfs", "not_rows", "is a Git LFS pointer, not the data itself. Fetch it with git lfs pull."),
     (b"<!doctype html", "not_rows", "is a web page, not data. Download the raw file."),
     (b"<html", "not_rows", "is a web page, not data. Download the raw file."),
+    (b"{\\rtf", "not_rows", "is a formatted text document (RTF). Save it as plain text, JSON Lines or CSV."),
+    (b"<?xml", "not_rows", "is an XML document. Export the data as JSON Lines or CSV."),
+    (b"\x1f\x8b", "archive", "is compressed twice with gzip. Unpack it once."),
+    (b"\x80\x04\x95", "not_rows", "is a Python pickle, which can run code when it is read. Save the rows as JSON Lines."),
+    (b"\x80\x05\x95", "not_rows", "is a Python pickle, which can run code when it is read. Save the rows as JSON Lines."),
+    (b"\x93NUMPY", "not_rows", "is a NumPy array. Save the rows as JSON Lines."),
+    (b"\x89HDF", "not_rows", "is an HDF5 file. Save the rows as JSON Lines or Parquet."),
+    (b"\x89PNG", "not_rows", "is a picture."),
+    (b"\xff\xd8\xff", "not_rows", "is a picture."),
+    (b"\xff\xfe\x00\x00", "utf16", "is encoded as UTF-32. Save it as UTF-8."),
+    (b"\x00\x00\xfe\xff", "utf16", "is encoded as UTF-32. Save it as UTF-8."),
     (b"\xff\xfe", "utf16", "is encoded as UTF-16. Save it as UTF-8."),
     (b"\xfe\xff", "utf16", "is encoded as UTF-16. Save it as UTF-8."),
 )
+#: Where a tar archive names itself.
+TAR, TAR_AT = b"ustar", 257
 _SPLIT = re.compile(r"(?:^|[^a-z])(train|validation|valid|val|dev|test)(?:[^a-z]|$)", re.IGNORECASE)
 _SPLITS = {"train": "train", "validation": "valid", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}
 
@@ -117,6 +130,8 @@ def _by_content(start: bytes, form: str, name: str) -> str:
     for magic, code, sentence in MISTAKEN:
         if looked.startswith(magic) or start.startswith(magic):
             raise Unreadable(code, f"{named(name)} {sentence}")
+    if start[TAR_AT : TAR_AT + len(TAR)] == TAR:
+        raise Unreadable("archive", f"{named(name)} is a tar archive. Unpack it.")
     if start[1:2] == b"\x00" or (start[:1] == b"\x00" and start[1:2] not in (b"", b"\x00")):
         raise Unreadable("utf16", f"{named(name)} is encoded as UTF-16 or UTF-32. Save it as UTF-8.")
     text = start.removeprefix(jsonl.BOM).lstrip()

@@ -11,7 +11,7 @@ from django.db import transaction
 from mlxplatform.accounts import audit
 from mlxplatform.datasets import roots
 from mlxplatform.datasets.imports.opening import FORMATS
-from mlxplatform.datasets.inputs import bad
+from mlxplatform.datasets.inputs import bad, refuse_nul
 from mlxplatform.datasets.models import Dataset, DatasetVersion
 from mlxplatform.datasets.submit import parse_tags
 from mlxplatform.files import service as files
@@ -66,6 +66,7 @@ def check(body: dict[str, Any], project: str) -> ImportOrder:
     for name in body:
         if name not in FIELDS:
             raise Refusal(400, "unknown_field", f"{name} is not a field; the fields are {', '.join(FIELDS)}", param=name)
+    refuse_nul(body)
     named = [name for name in ("file_id", "path", "hub") if body.get(name) is not None]
     if len(named) != 1:
         raise Refusal(400, "missing_field", "name exactly one source: file_id, path or hub", param="file_id")
@@ -109,7 +110,7 @@ def _text(body: dict[str, Any], name: str, longest: int) -> str:
     raw = body.get(name)
     if raw is None:
         return ""
-    if not isinstance(raw, str) or len(raw) > longest or "\x00" in raw:
+    if not isinstance(raw, str) or len(raw) > longest:
         raise bad(name, f"{name} must be text of at most {longest} characters")
     return raw.strip()
 

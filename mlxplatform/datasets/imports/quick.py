@@ -143,7 +143,7 @@ class QuickReader:
             self._known[form] = _Known(extras, frozenset(extras), decoder)
 
     def __call__(self, raw: bytes) -> QuickRow | None:
-        if not self._form:
+        if not self._form or b"\\u0000" in raw:
             return None
         shape, become = _FORMS[self._form]
         known = self._known[self._form]

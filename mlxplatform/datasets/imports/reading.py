@@ -50,7 +50,7 @@ Read = Good | Problem
 
 @dataclass(frozen=True)
 class Origin:
-    """The files of a source with the names shown to people (None is the uploaded file), and the commit they are of."""
+    """The files of a source with the names shown to people (without a path: the uploaded file), and the commit they are of."""
 
     files: list[tuple[str, Path | None]]
     revision: str = ""
@@ -121,17 +121,16 @@ def rows(origin: Origin, options: ImportOptions, project: str, *, as_rows: bool 
     quick = None if as_rows or options.columns else QuickReader()
     found = origin.files
     for (name, path), split in zip(found, splits_of([name for name, _ in found]), strict=True):
-        shown = name if options.source != "file" else ""
         with _opened(options, project, path) as stream:
-            for item in items(stream, format_of(name, options.format), shown, quick):
+            for item in items(stream, format_of(name, options.format), name, quick):
                 if isinstance(item, Problem):
                     yield item
                     continue
                 where, row = item
                 if isinstance(row, QuickRow):
-                    yield Good(split, shown, where, row.form, row.line, row.left_out)
+                    yield Good(split, name, where, row.form, row.line, row.left_out)
                     continue
-                read = _read(where, row, options, shown, split)
+                read = _read(where, row, options, name, split)
                 if quick is not None and isinstance(read, Good):
                     quick.expect(read.form, read.left_out)
                 yield read

@@ -24,6 +24,7 @@ from mlxplatform.datasets.filters.near import NearDuplicates
 from mlxplatform.datasets.imports.items import Problem, Unreadable
 from mlxplatform.datasets.imports.order import ImportOptions
 from mlxplatform.datasets.imports.reading import Origin, origin_of, rows
+from mlxplatform.datasets.leaks import leaks
 from mlxplatform.datasets.models import DatasetVersion
 from mlxplatform.datasets.split import split_at
 from mlxplatform.inference.contract import Refusal
@@ -41,7 +42,11 @@ CHECK_ROWS, TELL_ROWS = 1_000, 20_000
 #: Bytes of lines gathered before they are written.
 GATHERED = 256 * 1024
 
+#: Rows up to which the parts are compared with each other: a second for each 100,000.
+LEAK_ROWS = 100_000
+
 _encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
 
 
 @dataclass
@@ -135,6 +140,7 @@ class Import:
             parts = self._fill(publication)
             self._refuse_if_bad()
             self._divide(publication, parts)
+            self._look_for_leaks(publication)
             self._finish(publication)
         self.ctx.stage("done", 1.0, finishing.sentence(self.version))
         return lifecycle.result_of(self.version)
@@ -262,6 +268,15 @@ class Import:
                 part.flush()
                 index.write(part.blocks.tobytes())
         self.parts = {name: part.rows for name, part in parts.items()}
+
+    def _look_for_leaks(self, publication: publishing.Publication) -> None:
+        """Held-out rows that are among the training rows too; not looked for where that would take the import's time."""
+        held_out = [name for name in ("valid", "test") if self.parts.get(name)]
+        if not held_out or self.tally.used > LEAK_ROWS:
+            return
+        train = (_decode(line) for line in publication.lines("train.jsonl"))
+        others = (_decode(line) for name in held_out for line in publication.lines(f"{name}.jsonl"))
+        self.version.report["leaks"] = leaks(train, others)
 
     def _finish(self, publication: publishing.Publication) -> None:
         version, tally = self.version, self.tally

@@ -93,6 +93,15 @@ class CallFailed(Exception):
         self.message = message
 
 
+#: Reason of rows whose call ended with an error, before a colon and the error's code.
+CALL_FAILED = "call_failed"
+
+
+def failed(error: CallFailed) -> Drop:
+    """What a failed call costs: the row it was for. A source of many rows drops this one and keeps the others."""
+    return Drop(f"{CALL_FAILED}:{error.code}", error.message)
+
+
 class Ask(Protocol):
     """One call of the model within a source; ``step`` is unique within the source."""
 
@@ -110,6 +119,7 @@ class Ask(Protocol):
         constraint: Constraint | None = None,
         prompt: str | None = None,
         stop: Sequence[str] = (),
+        tool_choice: str = "auto",
     ) -> Answer: ...
 
 
@@ -184,15 +194,19 @@ def _describe_field(f: Field) -> dict[str, Any]:
 
 
 def lines(text: str) -> list[str]:
-    """Trimmed non-blank lines; only line feeds (and CRLF) end a line."""
-    return [line for line in (part.strip() for part in text.replace("\r\n", "\n").split("\n")) if line]
+    """Trimmed non-blank lines; a line feed, a carriage return or both end a line, and nothing else does."""
+    return [line for line in map(str.strip, _ended(text)) if line]
+
+
+def _ended(text: str) -> list[str]:
+    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def paragraphs(text: str) -> list[str]:
     """Blocks separated by blank lines, trimmed."""
     blocks: list[str] = []
     current: list[str] = []
-    for line in [*text.replace("\r\n", "\n").split("\n"), ""]:
+    for line in [*_ended(text), ""]:
         if line.strip():
             current.append(line)
         elif current:

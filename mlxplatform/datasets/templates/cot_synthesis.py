@@ -22,6 +22,13 @@ from mlxplatform.datasets.templates.base import (
 
 TOKENS = 1024
 DEFAULT_CATEGORY = "general reasoning"
+#: A small model marks its reasoning when it has seen it marked; told so, it answers at once. Shown in one text, since
+#: some chat templates leave the reasoning out of earlier turns.
+EXAMPLE = (
+    "A pen costs 2 euros and a book 5. What do 3 pens and a book cost?",
+    "3 pens cost 3 times 2 euros, which is 6 euros.\nWith the book it is 6 plus 5 euros, which is 11 euros.",
+    "11 euros.",
+)
 
 _THINK = re.compile(r"<think>(.*?)(?:</think>|\Z)(.*)", re.DOTALL)
 
@@ -53,12 +60,19 @@ def sources(inputs: Inputs) -> Iterator[Source | Drop]:
         yield Source(str(number), question)
 
 
+def thought(trace: str, answer: str) -> str:
+    return f"<think>\n{trace}\n</think>\n\n{answer}"
+
+
 async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
     category = inputs["category"] or DEFAULT_CATEGORY
     said = await ask(
         "think",
         [
-            system(f"You are strong at {category}. Think step by step inside <think> and </think>, then give the answer."),
+            system(
+                f"You are strong at {category}. Think step by step inside <think> and </think>, then give the answer.\n\n"
+                f"Example question: {EXAMPLE[0]}\nYour reply:\n{thought(*EXAMPLE[1:])}"
+            ),
             user(source.data),
         ],
         max_tokens=TOKENS,
@@ -66,8 +80,7 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
     trace, answer = trace_and_answer(said)
     if not answer:
         return [Drop("empty_answer", source.data[:120])]
-    content = f"<think>\n{trace}\n</think>\n\n{answer}"
-    return [chat_row(("user", source.data), ("assistant", content), metadata={"category": category})]
+    return [chat_row(("user", source.data), ("assistant", thought(trace, answer)), metadata={"category": category})]
 
 
 TEMPLATE = Template(

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Iterator
 
+from mlxplatform.datasets.imports import csvrows
+from mlxplatform.datasets.imports.items import Problem, Unreadable
 from mlxplatform.datasets.templates.base import Ask, Draft, Drop, Field, Inputs, Source, Template
 
 COLUMNS = ("prompt", "chosen", "rejected")
 
 
 def sources(inputs: Inputs) -> Iterator[Source | Drop]:
-    reader = csv.reader(io.StringIO(inputs["csv_text"].removeprefix("\ufeff").strip("\r\n"), newline=""))
-    header = [name.strip().casefold() for name in next(reader, [])]
-    missing = [name for name in COLUMNS if name not in header]
-    if missing:
-        yield Drop("missing_column", f"the header lacks {', '.join(missing)}; it has {', '.join(header) or 'nothing'}", "line 1")
-        return
-    places = [header.index(name) for name in COLUMNS]
     try:
-        for number, row in enumerate(reader, 1):
-            if not any(cell.strip() for cell in row):
+        stream = io.BytesIO(inputs["csv_text"].encode("utf-8", "surrogatepass"))
+        for number, item in enumerate(csvrows.read(stream, "The text"), 1):
+            if isinstance(item, Problem):
+                yield Drop(item.code, item.reason, item.where)
                 continue
-            values = [row[place] if place < len(row) else "" for place in places]
-            empty = [name for name, value in zip(COLUMNS, values, strict=True) if not value.strip()]
+            where, cells = item
+            row = {name.casefold(): value for name, value in cells.items()}
+            missing = [name for name in COLUMNS if name not in row]
+            if missing:
+                yield Drop("missing_column", f"the header lacks {', '.join(missing)}; it has {', '.join(row)}", "line 1")
+                return
+            empty = [name for name in COLUMNS if not row[name].strip()]
             if empty:
-                yield Drop("empty_value", f"{', '.join(empty)} empty", f"row {number}, line {reader.line_num}")
+                yield Drop("empty_value", f"{', '.join(empty)} empty", where)
             else:
-                yield Source(str(number), values)
-    except csv.Error as error:
-        yield Drop("not_csv", str(error), f"line {reader.line_num}")
+                yield Source(str(number), [row[name] for name in COLUMNS])
+    except Unreadable as error:
+        yield Drop(error.code, error.message)
 
 
 async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:

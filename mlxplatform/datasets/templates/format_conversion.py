@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 
 from mlxplatform.datasets.templates.base import Ask, Draft, Drop, Field, Inputs, Source, Template, chat_row
+from mlxplatform.files import jsonl
 
 
 def sources(inputs: Inputs) -> Iterator[Source | Drop]:
     user_key, assistant_key = inputs["user_key"], inputs["assistant_key"]
-    text = inputs["input_jsonl"].removeprefix("\ufeff").replace("\r\n", "\n")
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
+    for line in jsonl.lines(io.BytesIO(inputs["input_jsonl"].encode("utf-8", "surrogatepass"))):
+        if isinstance(line, jsonl.BadLine):
+            yield _unusable(line)
             continue
-        where = f"line {number}"
-        try:
-            row = json.loads(line, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError) as error:
-            yield Drop("not_json", str(error)[:200], where)
+        row = jsonl.parse(line)
+        if isinstance(row, jsonl.BadLine):
+            yield _unusable(row)
             continue
-        if not isinstance(row, dict):
-            yield Drop("not_an_object", f"expected an object, got {type(row).__name__}", where)
-            continue
+        where = f"line {line.number}"
         pair = [as_text(row.get(key)) for key in (user_key, assistant_key)]
         missing = [key for key, value in zip((user_key, assistant_key), pair, strict=True) if value is None]
         if missing:
@@ -34,7 +32,12 @@ def sources(inputs: Inputs) -> Iterator[Source | Drop]:
                     "missing_key", f"{', '.join(missing)} missing; the line has {', '.join(list(row)[:10]) or 'no keys'}", where
                 )
             continue
-        yield Source(str(number), tuple(pair))
+        yield Source(str(line.number), tuple(pair))
+
+
+def _unusable(line: jsonl.BadLine) -> Drop:
+    column = f", column {line.column}" if line.column else ""
+    return Drop(line.code, line.reason, f"line {line.line}{column}")
 
 
 def as_text(value: object) -> str | None:
@@ -46,10 +49,6 @@ def as_text(value: object) -> str | None:
     if isinstance(value, int | float):
         return json.dumps(value)
     return None
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:

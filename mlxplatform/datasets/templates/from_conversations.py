@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator
 from typing import Any
 
-from mlxplatform.datasets import convert, origins
+from mlxplatform.datasets import convert, origins, shape
+from mlxplatform.datasets.imports.items import Problem, Unreadable
+from mlxplatform.datasets.imports.opening import items
 from mlxplatform.datasets.templates.base import PROJECT, Ask, Draft, Drop, Field, Inputs, Source, Template
-from mlxplatform.files import jsonl
 
 
 def sources(inputs: Inputs) -> Iterator[Source | Drop]:
@@ -20,42 +20,29 @@ def sources(inputs: Inputs) -> Iterator[Source | Drop]:
         yield Source(f"c{key}", messages)
 
 
-def _pasted(text: str) -> Iterator[Source | Drop]:
-    """A JSON array of conversations, or one a line."""
-    found: Iterator[tuple[str, Any] | Drop]
-    if text.lstrip().startswith("["):
-        try:
-            found = iter([(f"entry {place}", entry) for place, entry in enumerate(json.loads(text), 1)])
-        except (ValueError, RecursionError) as error:
-            yield Drop("not_json", str(error)[:200])
-            return
-    else:
-        found = _lines(text)
-    for number, item in enumerate(found, 1):
-        if isinstance(item, Drop):
-            yield item
-            continue
-        where, entry = item
-        try:
-            if not isinstance(entry, dict):
-                raise convert.BadRow("row", f"expected an object, got {convert.kind(entry)}")
-            row = convert.to_messages(convert.read(entry)[1])
-        except convert.BadRow as error:
-            yield Drop("not_a_conversation", f"{error.field}: {error.message}", where)
-            continue
-        if row is None:
-            yield Drop("not_a_conversation", "plain text", where)
-        else:
-            yield Source(str(number), row["messages"])
+def _pasted(pasted: str) -> Iterator[Source | Drop]:
+    """Conversations as a JSON array, or one a line."""
+    try:
+        for number, item in enumerate(items(io.BytesIO(pasted.encode("utf-8", "surrogatepass")), "jsonl", "The text"), 1):
+            yield _dropped(item) if isinstance(item, Problem) else _conversation(number, *item)
+    except Unreadable as error:
+        yield Drop(error.code, error.message)
 
 
-def _lines(text: str) -> Iterator[tuple[str, Any] | Drop]:
-    for item in jsonl.rows(io.BytesIO(text.encode("utf-8", "surrogatepass"))):
-        yield (
-            Drop(item.code, item.reason, f"line {item.line}")
-            if isinstance(item, jsonl.BadLine)
-            else (f"line {item[0].number}", item[1])
-        )
+def _dropped(problem: Problem) -> Drop:
+    column = f", column {problem.column}" if problem.column else ""
+    return Drop(problem.code, problem.reason, f"{problem.where}{column}")
+
+
+def _conversation(number: int, where: str, entry: Any) -> Source | Drop:
+    try:
+        row = convert.to_messages(convert.read(entry)[1])
+    except convert.BadRow as error:
+        return Drop("not_a_conversation", f"{error.field}: {error.message}", where)
+    if row is None:
+        return Drop("not_a_conversation", "plain text", where)
+    field, why = shape.problem(row, check="types")
+    return Drop("not_a_conversation", f"{field} {why}", where) if why else Source(str(number), row["messages"])
 
 
 def trimmed(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

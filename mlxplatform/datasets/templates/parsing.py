@@ -12,6 +12,7 @@ _BULLET = re.compile(r"^\s*(?:\d{1,3}\s*[.):]|[-*•‣])\s*(.+?)\s*$")
 #: A number that a model puts before an item although the list has its order: "1. Name a river".
 _NUMBERED = re.compile(r"^\s*\d{1,3}[.)]\s+(?=\S)")
 _QUESTION_MARKS = "?\uff1f\u061f"
+_PAIRED = frozenset({('"', '"'), ("“", "”"), ("„", "“"), ("«", "»"), ("'", "'")})
 _QUOTES = "\"'“”‘’`"
 #: Brackets with nothing but text between them, for lists whose quotes do not match.
 _BRACKETS = re.compile(r"\[[^\[\]]*\]")
@@ -105,6 +106,23 @@ def question_in(text: str) -> str:
     if colon and len(tail.split()) >= 3 and (tail[0].isupper() or not tail[0].isascii()):
         return tail
     return asked.strip(_QUOTES).strip()
+
+
+def itself(text: str, original: str = "") -> str:
+    """What was asked for, without a sentence before it ("Here is the translation:") and without quotes around it.
+
+    ``original`` is what it was made of: what that has too belongs to the text.
+    """
+    first, _, rest = text.strip().partition("\n")
+    if rest.strip() and _announces(first) and not _announces(original.strip().partition("\n")[0]):
+        text = rest
+    text = text.strip()
+    paired = len(text) > 1 and (text[0], text[-1]) in _PAIRED and not {text[0], text[-1]} & set(text[1:-1])
+    return text[1:-1].strip() if paired and original[:1] != text[0] else text
+
+
+def _announces(line: str) -> bool:
+    return line.rstrip(" *").endswith(":")
 
 
 def list_of(count: int, longest: int = 300) -> Constraint:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
+import msgspec
 
-from mlxplatform.datasets.filters.rowwise import schema_problem
+from mlxplatform.datasets import schemas
 from mlxplatform.datasets.inputs import bad
 from mlxplatform.datasets.templates.base import (
     Ask,
@@ -33,9 +32,9 @@ def check_inputs(inputs: Inputs, project: str) -> None:
     if not isinstance(schema, dict):
         raise bad("inputs.schema", "schema must be a JSON Schema object")
     try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        raise bad("inputs.schema", f"not a valid JSON Schema: {error.message[:200]}") from None
+        schemas.check(schema)
+    except schemas.BadSchema as error:
+        raise bad("inputs.schema", str(error)) from None
 
 
 def sources(inputs: Inputs) -> Iterator[Source | Drop]:
@@ -53,10 +52,10 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
         temperature=TEMPERATURE,
         constraint=Constraint("json_schema", schema),
     )
-    problem = schema_problem(answer.text, schema)
+    problem = schemas.problem(answer.text, schema)
     if problem:
         return [Drop("schema", problem)]
-    compact = json.dumps(json.loads(answer.text), ensure_ascii=False)
+    compact = json.dumps(msgspec.json.decode(answer.text), ensure_ascii=False)
     return [chat_row(("user", asked), ("assistant", compact))]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mlxplatform.datasets.templates.base import Ask, Draft, Drop, Field, Inputs, Source, Template, paragraphs, system, user
+from mlxplatform.datasets.templates.parsing import itself
 
 #: Small models go on with the next exercise; nothing of it belongs to this one.
 NEXT = ("\nRewrite this", "\nTexts in the wanted style")
@@ -27,7 +28,7 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
         ],
         stop=NEXT,
     )
-    return [Draft({"prompt": source.data, "completion": rewritten.text})]
+    return [Draft({"prompt": source.data, "completion": itself(rewritten.text, source.data)})]
 
 
 TEMPLATE = Template(

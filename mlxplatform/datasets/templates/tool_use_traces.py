@@ -54,7 +54,8 @@ def sources(inputs: Inputs) -> Iterator[Source | Drop]:
 async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
     scenario, result = source.data
     tools = parse_tools(inputs["tools_json"])
-    first = await ask("call", [user(scenario)], tools=tools)
+    # Every scenario comes with a result, so every one is meant to need a call.
+    first = await ask("call", [user(scenario)], tools=tools, tool_choice="required")
     if not first.tool_calls:
         return [Drop("no_tool_call", first.text[:120])]
     call = first.tool_calls[0]

@@ -4,13 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mlxplatform.datasets.templates.base import Ask, Draft, Drop, Field, Inputs, Source, Template, chat_row, lines, system, user
+from mlxplatform.datasets.inputs import bad
+from mlxplatform.datasets.templates.base import (
+    Ask,
+    CallFailed,
+    Draft,
+    Drop,
+    Field,
+    Inputs,
+    Source,
+    Template,
+    chat_row,
+    failed,
+    lines,
+    system,
+    user,
+)
 from mlxplatform.datasets.templates.parsing import list_of, string_list
 from mlxplatform.datasets.templates.together import together
 
 LIST_TOKENS, ANSWER_TOKENS = 512, 600
 #: Longest name of a topic, characters.
 TOPIC_CHARS = 60
+#: Rows of one subject: they are asked for together and saved together.
+MOST_ROWS = 2_000
+
+
+def check_inputs(inputs: Inputs, project: str) -> None:
+    rows = inputs["branches"] ** inputs["depth"] * inputs["questions_per_leaf"]
+    if rows > MOST_ROWS:
+        why = f"branches to the power of depth, times questions_per_leaf, is {rows} rows a subject; at most {MOST_ROWS}"
+        raise bad("inputs.questions_per_leaf", why)
 
 
 def sources(inputs: Inputs) -> Iterator[Source | Drop]:
@@ -46,33 +70,38 @@ async def leaves(ask: Ask, inputs: Inputs, root: str) -> list[list[str]]:
 
 async def cover(ask: Ask, number: int, path: list[str], count: int) -> list[Draft | Drop]:
     """Rows about one leaf."""
-    asked = await ask(
-        f"ask{number}",
-        [
-            system("You write questions a learner would ask."),
-            user(f"Topic: {' > '.join(path)}\n\nWrite {count} questions about exactly this, as a JSON array of strings."),
-        ],
-        max_tokens=LIST_TOKENS,
-        constraint=list_of(count),
-    )
+    try:
+        asked = await ask(
+            f"ask{number}",
+            [
+                system("You write questions a learner would ask."),
+                user(f"Topic: {' > '.join(path)}\n\nWrite {count} questions about exactly this, as a JSON array of strings."),
+            ],
+            max_tokens=LIST_TOKENS,
+            constraint=list_of(count),
+        )
+    except CallFailed as error:
+        return [failed(error)]
     questions = string_list(asked.text)[:count]
     if not questions:
         return [Drop("no_list", " > ".join(path))]
-    answers = await together(
-        ask(f"answer{number}.{index}", [user(question)], max_tokens=ANSWER_TOKENS) for index, question in enumerate(questions)
-    )
-    return [
-        chat_row(("user", question), ("assistant", answer.text), metadata={"topic": path})
-        if answer.text
-        else Drop("empty_answer", question[:120])
-        for question, answer in zip(questions, answers, strict=True)
-    ]
+    return await together(row(ask, f"answer{number}.{index}", question, path) for index, question in enumerate(questions))
+
+
+async def row(ask: Ask, step: str, question: str, path: list[str]) -> Draft | Drop:
+    try:
+        answer = await ask(step, [user(question)], max_tokens=ANSWER_TOKENS)
+    except CallFailed as error:
+        return failed(error)
+    if not answer.text:
+        return Drop("empty_answer", question[:120])
+    return chat_row(("user", question), ("assistant", answer.text), metadata={"topic": path})
 
 
 async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
     paths = await leaves(ask, inputs, source.data)
     covered = await together(cover(ask, number, path, inputs["questions_per_leaf"]) for number, path in enumerate(paths))
-    return [row for rows in covered for row in rows]
+    return [made for rows in covered for made in rows]
 
 
 TEMPLATE = Template(
@@ -90,4 +119,5 @@ TEMPLATE = Template(
     build=build,
     needs_llm=True,
     repeatable=True,
+    check_inputs=check_inputs,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mlxplatform.datasets.filters.language import guess
 from mlxplatform.datasets.templates.base import (
     Ask,
     Draft,
@@ -17,8 +18,15 @@ from mlxplatform.datasets.templates.base import (
     system,
     user,
 )
+from mlxplatform.datasets.templates.parsing import itself
+from mlxplatform.inference.contract import Message
 
 TOKENS, TEMPERATURE = 800, 0.3
+#: Small models add remarks unless they are shown that nobody does.
+EXAMPLES = (
+    ("Italian", "Good evening, how are you?", "Buonasera, come sta?"),
+    ("Dutch", "The train to Utrecht leaves at ten.", "De trein naar Utrecht vertrekt om tien uur."),
+)
 
 
 def sources(inputs: Inputs) -> Iterator[Source | Drop]:
@@ -28,20 +36,36 @@ def sources(inputs: Inputs) -> Iterator[Source | Drop]:
             yield Source(f"{number}.{place}", (text, language))
 
 
+def asked_for(text: str, language: str) -> str:
+    return f"Translate into {language}:\n\n{text}"
+
+
 async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
     text, language = source.data
-    asked = f"Translate into {language}:\n\n{text}"
+    asked = asked_for(text, language)
     answer = await ask(
         "translate",
-        [system("You translate faithfully and reply with the translation only."), user(asked)],
+        [
+            system("You translate faithfully and reply with the translation only."),
+            *(
+                turn
+                for into, given, said in EXAMPLES
+                if into.casefold() != language.casefold()
+                for turn in (user(asked_for(given, into)), Message("assistant", said))
+            ),
+            user(asked),
+        ],
         max_tokens=TOKENS,
         temperature=TEMPERATURE,
     )
-    if not answer.text:
+    # One paragraph was given; what comes after one is a remark.
+    translated = next(iter(paragraphs(itself(answer.text, text))), "")
+    if not translated:
         return [Drop("empty_answer", text[:120])]
-    if answer.text.casefold() == text.casefold():
-        return [Drop("not_translated", text[:120])]
-    return [chat_row(("user", asked), ("assistant", answer.text), metadata={"language": language})]
+    before, after = guess(text), guess(translated)
+    if translated.casefold() == text.casefold() or before == after != "und":
+        return [Drop("not_translated", translated[:120])]
+    return [chat_row(("user", asked), ("assistant", translated), metadata={"language": language})]
 
 
 TEMPLATE = Template(

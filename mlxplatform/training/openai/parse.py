@@ -104,19 +104,16 @@ def _resolve(hyper: dict[str, Any], checked: dict[str, Any], extra: dict[str, An
 
 
 def _method(sent: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    method = sent["method"] or {"type": "supervised"}
+    method = {"type": "supervised"} if sent["method"] is None else sent["method"]
     kind = method.get("type")
     if kind == "reinforcement":
         raise Refusal(400, "unsupported_parameter", "Reinforcement fine-tuning is not offered here.", param="method.type")
     if not isinstance(kind, str) or kind not in _METHODS:
         raise invalid("method.type", f"method.type must be one of {', '.join(_METHODS)}.")
-    inner = method.get(kind) or {}
-    if not isinstance(inner, dict):
-        raise invalid(f"method.{kind}", f"method.{kind} must be an object.")
-    hyper = inner.get("hyperparameters") or sent["hyperparameters"] or {}
-    where = f"method.{kind}.hyperparameters" if inner.get("hyperparameters") else "hyperparameters"
-    if not isinstance(hyper, dict):
-        raise invalid(where, f"{where} must be an object.")
+    inner = read(method, (Field("type", "text"), Field(kind, "object")), prefix="method.")[kind] or {}
+    own = read(inner, (Field("hyperparameters", "object"),), prefix=f"method.{kind}.")["hyperparameters"]
+    hyper = own or sent["hyperparameters"] or {}
+    where = f"method.{kind}.hyperparameters" if own else "hyperparameters"
     fields = [
         Field("batch_size", "int", "auto", low=1, high=256),
         Field("n_epochs", "int", "auto", low=1, high=1000),

@@ -72,6 +72,11 @@ def finetuning_fields() -> tuple[str, ...]:
     return tuple(f.name for f in finetuning.FIELDS if f.name not in {"model", "dataset", "training_file", "validation_file"})
 
 
+def event_prefix(job_id: str) -> str:
+    """How the ids of a job's events begin; a number follows."""
+    return f"ftevent-{job_id.removeprefix('job_')}"
+
+
 def event_object(event: JobEvent) -> dict[str, Any] | None:
     """One event, or None for those that say nothing to a client."""
     payload = event.payload
@@ -91,7 +96,7 @@ def event_object(event: JobEvent) -> dict[str, Any] | None:
         return None
     level = "error" if event.type == "failed" else "info"
     return {
-        "id": f"ftevent-{event.job_id.removeprefix('job_')}-{event.seq}",
+        "id": f"{event_prefix(event.job_id)}-{event.seq}",
         "object": "fine_tuning.job.event",
         "created_at": _seconds(event.at),
         "level": level,

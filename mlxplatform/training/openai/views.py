@@ -89,9 +89,9 @@ def events(request: HttpRequest, job_id: str) -> dict[str, Any]:
     found = JobEvent.objects.filter(job=job).order_by("-seq")
     after = request.GET.get("after", "")
     if after:
-        seq = after.rpartition("-")[2]
-        if not after.startswith("ftevent-") or not seq.isdecimal() or len(seq) > 18:
-            raise invalid("after", "after must be the id of an event.")
+        owner, _, seq = after.rpartition("-")
+        if owner != render.event_prefix(job.id) or not seq.isdecimal() or len(seq) > 18:
+            raise invalid("after", "after must be the id of an event of this job.")
         found = found.filter(seq__lt=int(seq))
     shown: list[dict[str, Any]] = []
     for event in found.iterator(chunk_size=200):

@@ -188,6 +188,8 @@ async function answer() {
   $("send").disabled = true;
   $("tool-result").hidden = true;
   say("…");
+  await models;
+  if (!$("model").value) return unanswered();
   const answers = [$("model").value, $("second").value].filter(Boolean)
     .map((model) => ({ role: "assistant", model, id: "", content: "", reasoning: "", calls: [] }));
   const box = document.createElement("div");
@@ -221,6 +223,17 @@ async function answer() {
   if (answers.length === 1) draw();
   say(failed ? failed.reason.message : stopped ? "Stopped." : answers[0].foot || "");
   history().catch(() => {});
+}
+
+/* The list of models may come late, or hold none that chats: what was asked goes back to where it was typed. */
+function unanswered() {
+  running = null;
+  $("stop").hidden = true;
+  $("send").disabled = false;
+  const asked = conversation.turns.at(-1);
+  if (asked && asked.role === "user" && !asked.images) $("prompt").value = conversation.turns.pop().content;
+  draw();
+  say("There is no model to chat with yet, or the list cannot be read. Library and Find models bring one; then reload this page.");
 }
 
 /* A stored answer would run on for whoever comes back; a stopped one must not. */
@@ -327,4 +340,4 @@ $("attach").addEventListener("change", () => attach($("attach").files));
 $("model").addEventListener("change", offerAttachments);
 
 history().catch((error) => say(error.message));
-loadModels().catch((error) => say(error.message));
+const models = loadModels().catch((error) => say(error.message));

@@ -1,9 +1,52 @@
 /* Loaded on every page: answers confirm questions before dangerous forms are sent, and fills live spots.
    An element with data-live="/url" is refreshed from that page's element with the same id, until that one is not live. */
-for (const form of document.querySelectorAll("form[data-confirm]")) {
+for (const form of document.querySelectorAll("form")) {
   form.addEventListener("submit", (event) => {
-    if (!window.confirm(form.dataset.confirm)) event.preventDefault();
+    const question = event.submitter?.dataset.confirm ?? form.dataset.confirm;
+    if (question && !window.confirm(question)) event.preventDefault();
   });
+}
+
+/* A second click while the answer is under way sends nothing twice. A download leaves the page where it is, hence the end. */
+const SENDING_MS = 3000;
+const sent = new WeakMap();
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (event.defaultPrevented || form.method !== "post") return;
+  if (performance.now() - (sent.get(form) ?? -SENDING_MS) < SENDING_MS) {
+    event.preventDefault();
+    return;
+  }
+  sent.set(form, performance.now());
+  keep(form);
+});
+
+/* Whoever was signed out in the middle of a form finds what they had typed when they come back. Kept in this tab only, for the
+   sign-in page's way back only; no password, no file, nothing hidden. */
+const KEPT = "form";
+const place = (form) => `${location.pathname} ${[...document.forms].indexOf(form)}`;
+const typed = (form) => [...form.elements].filter((one) => one.name && !["hidden", "password", "file", "submit"].includes(one.type));
+
+function keep(form) {
+  if (!document.querySelector(".side")) return;
+  const values = typed(form).map((one) => [one.name, one.value, one.checked ?? null]);
+  try {
+    sessionStorage.setItem(KEPT, JSON.stringify({ place: place(form), values }));
+  } catch {
+    sessionStorage.removeItem(KEPT);  // more than a tab may keep
+  }
+}
+
+const kept = JSON.parse(sessionStorage.getItem(KEPT) ?? "null");
+sessionStorage.removeItem(KEPT);
+if (kept && document.referrer && new URL(document.referrer).pathname === "/login/") {
+  const form = [...document.forms].find((one) => place(one) === kept.place);
+  for (const [at, one] of (form ? typed(form) : []).entries()) {
+    const [name, value, checked] = kept.values[at] ?? [];
+    if (name !== one.name) break;
+    if (checked === null || !["checkbox", "radio"].includes(one.type)) one.value = value;
+    else one.checked = checked;
+  }
 }
 
 for (const box of document.querySelectorAll("input[data-check-all]")) {

@@ -7,11 +7,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from mlxplatform import paths
-from mlxplatform.library import hub, local_models, publication, starters
+from mlxplatform.broker.connections import BROKER_ERRORS
+from mlxplatform.inference.contract import Refusal
+from mlxplatform.library import hub, local_models, publication, removal, starters
 
 
 class Command(BaseCommand):
@@ -37,7 +40,8 @@ class Command(BaseCommand):
         models = local_models.scan(settings.HOME)
         for model in models:
             packed = f"{model.quantization.get('bits')}-bit" if model.quantization else model.dtype
-            self.stdout.write(f"{model.id:40} {model.kind:13} {packed:9} {model.bytes / 1e6:9.1f} MB  context {model.context}")
+            note = f"  cannot be used: {model.obstacle}" if model.obstacle else f"  context {model.context}"
+            self.stdout.write(f"{model.id:40} {model.kind:13} {packed:9} {model.bytes / 1e6:9.1f} MB{note}")
         if not models:
             self.stdout.write("No models yet: run `manage.py models import`.")
 
@@ -66,13 +70,15 @@ class Command(BaseCommand):
         self.stdout.write(f"Pulled {options['repo']} at {snapshot.revision[:12]} ({snapshot.bytes / 1e6:.1f} MB).")
 
     def _delete(self, options: dict[str, Any]) -> None:
-        model = local_models.find(options["id"], settings.HOME)
-        if model is None:
-            raise CommandError("There is no model of that name.")
-        if model.source != "home":
-            raise CommandError("That model is in the Hugging Face cache: delete it with `hf cache rm`.")
-        publication.remove(paths.models_dir(settings.HOME), model.id)
-        self.stdout.write(f"Deleted {model.id}.")
+        try:
+            in_memory = async_to_sync(removal.serving)()
+        except BROKER_ERRORS:  # nothing runs
+            in_memory = set()
+        try:
+            gone = removal.remove(options["id"], "terminal", in_memory=in_memory)
+        except Refusal as refusal:
+            raise CommandError(refusal.message) from None
+        self.stdout.write(f"Deleted {gone.id}.")
 
     def _progress(self, event: dict[str, Any]) -> None:
         if event.get("event") == "stage":
