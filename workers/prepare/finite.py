@@ -61,7 +61,8 @@ def _parts(node: dict[str, Any], root: Any) -> tuple[list[Any], list[list[Any]]]
         if isinstance(properties, dict) and isinstance(required, list):
             needed += [properties[name] for name in required if isinstance(name, str) and name in properties]
     if node.get("type") == "array" and isinstance(node.get("minItems"), int):
-        first = node.get("prefixItems") if isinstance(node.get("prefixItems"), list) else []
+        prefix = node.get("prefixItems")
+        first: list[Any] = prefix if isinstance(prefix, list) else []
         needed += first[: max(node["minItems"], 0)]
         if node["minItems"] > len(first) and isinstance(node.get("items"), dict):
             needed.append(node["items"])
