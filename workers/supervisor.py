@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ STOP_ORDER: tuple[tuple[str, ...], ...] = (("web",), (), (BROKER,))
 STOP_TIMEOUT = 10.0
 #: Seconds a new web process may take until it accepts connections; the old one works on meanwhile.
 HANDOVER_TIMEOUT = 60.0
+#: Seconds within which signals are one wish: a terminal, make and a service manager may each pass the same one on.
+ONE_WISH = 1.0
 #: Seconds the broker may take to answer for the first time.
 BROKER_TIMEOUT = 60.0
 
@@ -103,6 +106,7 @@ class Supervisor:
         self._output = output
         self._door = door
         self._asked = asyncio.Event()
+        self._asked_at = 0.0
         self._hurry = asyncio.Event()
         self._handover = asyncio.Event()
         self._leaving: dict[asyncio.Task[None], Child] = {}
@@ -181,7 +185,10 @@ class Supervisor:
         self._output.line("supervisor", f"web (pid {fresh.pid}) has taken over; pid {old.pid} ends its answers")
 
     def _ask_to_stop(self) -> None:
-        if self._asked.is_set():
+        now = time.monotonic()
+        if not self._asked.is_set():
+            self._asked_at = now
+        elif now - self._asked_at > ONE_WISH:
             self._hurry.set()  # a second Ctrl-C: now
         self._asked.set()
 

@@ -24,8 +24,8 @@ from mlxplatform.inference.contract import Refusal
 
 ADMIN_ROLE = "admin"
 #: What a project may be called; the same rule as for keys.
-PROJECT_NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,63}$")
-_USER_NAME = re.compile(r"^[A-Za-z0-9_.@+-]{1,150}$")
+PROJECT_NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,63}\Z")
+_USER_NAME = re.compile(r"^[A-Za-z0-9_.@+-]{1,150}\Z")
 #: Bytes of randomness in a password made here: 72 bits, twelve characters to type.
 PASSWORD_BYTES = 9
 

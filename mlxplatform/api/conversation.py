@@ -5,12 +5,13 @@ Everything is checked by position, so that a refusal names ``messages[3].content
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
 import msgspec
 
-from mlxplatform.api.fields import SHOWN, array, boolean, mapping, missing, one_of, text, wrong_type, wrong_value
+from mlxplatform.api.fields import SHOWN, array, boolean, list_of, mapping, missing, one_of, text, wrong_type, wrong_value
 from mlxplatform.inference.contract import Constraint, Image, Message, Refusal, Tool, ToolCall
 
 #: Content part types that are not text and need a model with that sense.
@@ -28,8 +29,10 @@ MEDIA_PARTS = {
     "document": "documents",
 }
 TEXT_PARTS = {"text", "input_text", "output_text", "refusal"}
-TOOL_NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")
+TOOL_NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}\Z")
 MAX_TOOLS = 1024
+#: Names listed in a refusal at most.
+MAX_SHOWN = 10
 
 _dumps = msgspec.json.Encoder().encode
 
@@ -58,12 +61,15 @@ def join_parts(raw: Any, param: str, *, separator: str = "", images: list[Image]
     if not isinstance(raw, list):
         raise wrong_type(param, "a string or an array of content parts", raw)
     texts: list[str] = []
+    written = 0
     for index, part in enumerate(raw):
         here = f"{param}[{index}]"
         if images is not None and _is_picture(part):
-            images.append(Image(len(separator.join(texts)), picture_source(part, here), here))
+            images.append(Image(written, picture_source(part, here), here))
         else:
-            texts.append(_part_text(part, here))
+            text_of = _part_text(part, here)
+            written += len(text_of) + (len(separator) if texts else 0)
+            texts.append(text_of)
     return separator.join(texts)
 
 
@@ -160,6 +166,14 @@ def _object_schema(raw: Any, param: str) -> dict[str, Any]:
     schema = mapping(raw, param)
     if schema.get("type", "object") != "object":
         raise wrong_value(param, "a function's parameters are a JSON Schema of type 'object'.")
+    return checked_schema(schema, param)
+
+
+def checked_schema(schema: dict[str, Any], param: str) -> dict[str, Any]:
+    """The schema of a function's arguments, whose parts that layouts of calls read are what they must be."""
+    schema = {key: value for key, value in schema.items() if value is not None or key not in ("properties", "required")}
+    mapping(schema.get("properties", {}), f"{param}.properties")
+    list_of(text())(schema.get("required", []), f"{param}.required")
     return schema
 
 
@@ -177,7 +191,7 @@ def read_tool_choice(raw: Any, tools: list[Tool], param: str = "tool_choice") ->
     Understands the chat form (``{type, function: {name}}``), the flat form of Responses (``{type, name}``) and
     ``allowed_tools`` of both.
     """
-    names = [tool.name for tool in tools]
+    names = frozenset(tool.name for tool in tools)
     if raw is None:
         return "auto", []
     if isinstance(raw, str):
@@ -193,12 +207,18 @@ def read_tool_choice(raw: Any, tools: list[Tool], param: str = "tool_choice") ->
     if kind == "allowed_tools":
         allowed = mapping(choice.get("allowed_tools", choice), f"{param}.allowed_tools")
         mode = one_of("auto", "required")(allowed.get("mode", "auto"), f"{param}.mode")
-        wanted = [mapping(item, f"{param}.tools[{i}]") for i, item in enumerate(array(allowed.get("tools"), f"{param}.tools"))]
-        return mode, [_known_tool(item.get("function", item).get("name"), names, param) for item in wanted]
+        wanted = array(allowed.get("tools"), f"{param}.tools")
+        return mode, [_known_tool(_tool_name(item, f"{param}.tools[{index}]"), names, param) for index, item in enumerate(wanted)]
     raise wrong_value(f"{param}.type", "Supported values are: 'function', 'allowed_tools'.")
 
 
-def _known_tool(name: Any, names: list[str], param: str) -> str:
+def _tool_name(raw: Any, param: str) -> Any:
+    """What an entry of ``allowed_tools`` is called, in the chat form or the flat one."""
+    item = mapping(raw, param)
+    return mapping(item.get("function", item), f"{param}.function").get("name")
+
+
+def _known_tool(name: Any, names: frozenset[str], param: str) -> str:
     if not isinstance(name, str):
         raise missing(f"{param}.name")
     if name not in names:
@@ -220,7 +240,8 @@ def read_tool_calls(raw: Any, param: str) -> list[ToolCall]:
     for index, item in enumerate(array(raw, param)):
         here = f"{param}[{index}]"
         call = mapping(item, here)
-        one_of("function")(call.get("type", "function"), f"{here}.type")
+        if call.get("type") is not None:
+            one_of("function")(call["type"], f"{here}.type")
         function = mapping(call.get("function"), f"{here}.function")
         for key, holder in (("id", call), ("name", function)):
             if not isinstance(holder.get(key), str) or not holder[key]:
@@ -262,7 +283,8 @@ def check_calls_answered(messages: list[Message], param: str = "messages") -> No
 
 def _refuse_open(open_calls: dict[str, None], asked_at: int, param: str) -> None:
     if open_calls:
-        names = ", ".join(f"'{name[:SHOWN]}'" for name in open_calls)
+        names = ", ".join(f"'{name[:SHOWN]}'" for name in itertools.islice(open_calls, MAX_SHOWN))
+        names += ", ..." if len(open_calls) > MAX_SHOWN else ""
         raise Refusal(
             400,
             "missing_tool_result",
@@ -283,6 +305,9 @@ def read_schema(raw: Any, param: str) -> Constraint:
         raise missing(f"{param}.schema")
     if not isinstance(schema, (dict, bool)):
         raise wrong_type(f"{param}.schema", "a JSON Schema object", schema)
+    for key, check in (("strict", boolean), ("description", text())):
+        if wrapper.get(key) is not None:
+            check(wrapper[key], f"{param}.{key}")
     return Constraint("json_schema", schema)
 
 
@@ -292,7 +317,11 @@ def read_response_format(raw: Any, param: str) -> Constraint | None:
         raise missing(f"{param}.type")
     one_of("text", "json_object", "json_schema")(kind, f"{param}.type")
     if kind == "json_object":
-        return Constraint("json_object")
+        # Other servers take a schema here; one that was dropped would look as if it had been followed.
+        schema = raw.get("schema")
+        if schema is None:
+            return Constraint("json_object")
+        return Constraint("json_schema", mapping(schema, f"{param}.schema"))
     if kind == "json_schema":
         if "json_schema" not in raw:
             raise missing(f"{param}.json_schema")

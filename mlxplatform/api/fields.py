@@ -277,7 +277,8 @@ def metadata(raw: Any, param: str) -> dict[str, str]:
     for key, value in pairs.items():
         if len(key) > 64:
             raise wrong_value(param, "keys have at most 64 characters.")
-        text(512)(value, f"{param}.{key[:SHOWN]}")
+        if "\0" in key + text(512)(value, f"{param}.{key[:SHOWN]}"):
+            raise wrong_value(param, "keys and values hold no NUL character.")
     return pairs
 
 

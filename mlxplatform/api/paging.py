@@ -7,7 +7,7 @@ from typing import Any
 
 from django.http import HttpRequest
 
-from mlxplatform.api.fields import integer, one_of, wrong_type, wrong_value
+from mlxplatform.api.fields import integer, metadata, one_of, wrong_type, wrong_value
 
 
 def query_flag(request: HttpRequest, name: str) -> bool:
@@ -34,6 +34,13 @@ def query_ascending(request: HttpRequest, *, default: str) -> bool:
     return one_of("asc", "desc")(request.GET.get("order", default), "order") == "asc"
 
 
+def query_pairs(request: HttpRequest, name: str) -> dict[str, str]:
+    """``name[key]=value`` of the query, as SDKs write an object."""
+    opening = f"{name}["
+    found = {key[len(opening) : -1]: value for key, value in request.GET.items() if key.startswith(opening) and key[-1] == "]"}
+    return metadata(found, name)
+
+
 def list_object(data: Sequence[dict[str, Any]], has_more: bool) -> dict[str, Any]:
     return {
         "object": "list",
@@ -45,10 +52,16 @@ def list_object(data: Sequence[dict[str, Any]], has_more: bool) -> dict[str, Any
 
 
 def page_of(items: list[dict[str, Any]], request: HttpRequest) -> dict[str, Any]:
-    """A page of items by ``limit`` and ``after``."""
+    """A page of items by ``limit`` and ``after``.
+
+    Raises:
+        Refusal: ``after`` names none of them; an empty page would look like the end of the list.
+    """
     limit = query_number(request, "limit", 20, 1, 100)
     after = request.GET.get("after")
     if after:
         ids = [item["id"] for item in items]
-        items = items[ids.index(after) + 1 :] if after in ids else []
+        if after not in ids:
+            raise wrong_value("after", "it must be the id of something in this list.")
+        items = items[ids.index(after) + 1 :]
     return list_object(items[:limit], len(items) > limit)

@@ -21,6 +21,10 @@ from mlxplatform.inference.contract import Refusal, Sampling
 
 #: Numbers of the tone-curve sampler, each non-negative.
 _HLG_NUMBERS = ("width", "shoulder", "toe", "pivot_offset", "gain")
+#: Nats and factors beyond any use; larger numbers overflow in the engine's single precision.
+MAX_HLG = 1e4
+#: Dividing and multiplying logits by more, or by less, leaves nothing of them in single precision.
+PENALTY_RANGE = (0.01, 100.0)
 #: Stop strings of one request; OpenAI's limit.
 MAX_STOPS = 4
 
@@ -48,7 +52,7 @@ def hlg(raw: Any, param: str) -> dict[str, Any]:
         if key == "enabled":
             checked[key] = boolean(value, name)
         elif key in _HLG_NUMBERS:
-            checked[key] = number(0)(value, name)
+            checked[key] = number(0, MAX_HLG)(value, name)
         else:
             raise Refusal(400, "unsupported_parameter", f"'{name}' is not supported.", param=name)
     return checked
@@ -73,7 +77,7 @@ EXTRA_FIELDS: tuple[Field, ...] = (
     honoured("min_p", number(0, 1)),
     honoured("xtc_probability", number(0, 1)),
     honoured("xtc_threshold", number(0, 0.5)),
-    honoured("repetition_penalty", number(above=0, maximum=100)),
+    honoured("repetition_penalty", number(*PENALTY_RANGE)),
     honoured("repetition_context_size", integer(0, MAX_COUNT), "tokens; 0 is the whole history"),
     honoured("presence_context_size", integer(0, MAX_COUNT), "tokens; 0 is the whole history"),
     honoured("frequency_context_size", integer(0, MAX_COUNT), "tokens; 0 is the whole history"),

@@ -11,6 +11,7 @@ from mlxplatform.batches.lines import BatchLineIn
 from mlxplatform.batches.models import Batch, BatchLine
 from mlxplatform.batches.protocols import LineProtocol, ParsedLine
 from mlxplatform.batches.results import Outcome
+from mlxplatform.inference.client import encoded
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.rows.contract import RowRequest, RowResult
 
@@ -21,7 +22,10 @@ def parse(protocol: LineProtocol, line: BatchLineIn) -> ParsedLine:
     """
     if line.body.get("stream"):
         raise Refusal(400, "streaming_unsupported", "Streaming is not possible in a batch.", param="stream")
-    return protocol.parse(line.body)
+    parsed = protocol.parse(line.body)
+    for request in parsed.requests:
+        encoded(request)  # what cannot be sent must be this line's error, not the end of all of them
+    return parsed
 
 
 def calls(batch: Batch, line: BatchLineIn, parsed: ParsedLine, model: str) -> list[RowRequest]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -64,7 +65,14 @@ async def create_batch(request: HttpRequest) -> dict[str, Any]:
 
 def _create(request: HttpRequest, body: dict[str, Any]) -> dict[str, Any]:
     asked = _checked(body)
+    key = service.idempotency_key(request.headers.get("Idempotency-Key"))
     pieces = [(lines.encode(one) + "\n").encode() for one in asked]
+    if key is not None:
+        digest = hashlib.sha256()
+        for piece in pieces:
+            digest.update(piece)
+        if twin := service.earlier(project_of(request), key, protocols.MESSAGES, sha256=digest.hexdigest()):
+            return batch_json(twin, request)
     files.check_quota(project_of(request), sum(map(len, pieces)), storage_quota(request))
     file = files.store(
         pieces,
@@ -73,15 +81,21 @@ def _create(request: HttpRequest, body: dict[str, Any]) -> dict[str, Any]:
         project=project_of(request),
         created_by=actor_of(request),
     )
-    batch = service.create(
-        "anthropic",
-        protocols.MESSAGES,
-        file,
-        project=project_of(request),
-        created_by=actor_of(request),
-        idempotency_key=request.headers.get("Idempotency-Key"),
-        total=len(asked),
-    )
+    try:
+        batch = service.create(
+            "anthropic",
+            protocols.MESSAGES,
+            file,
+            project=project_of(request),
+            created_by=actor_of(request),
+            idempotency_key=key,
+            total=len(asked),
+        )
+    except Refusal:
+        files.delete(file)
+        raise
+    if batch.input_file_name != file.id:
+        files.delete(file)  # the same order arrived twice at once, and the other one was first
     return batch_json(batch, request)
 
 

@@ -14,7 +14,7 @@ from mlxplatform.files import jsonl
 
 #: Longest custom_id, characters.
 CUSTOM_ID_LIMIT = 512
-ANTHROPIC_CUSTOM_ID = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")
+ANTHROPIC_CUSTOM_ID = re.compile(r"^[a-zA-Z0-9_-]{1,64}\Z")
 #: Problems described one by one; the rest of a broken file is only counted.
 PROBLEM_CAP = 100
 

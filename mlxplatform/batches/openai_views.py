@@ -19,7 +19,6 @@ from mlxplatform.inference.contract import Refusal
 FIELDS = {"input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after"}
 #: OpenAI's limits of metadata.
 METADATA_PAIRS, METADATA_KEY, METADATA_VALUE = 16, 64, 512
-KEY_LIMIT = 255
 
 
 def batch_json(batch: Batch) -> dict[str, Any]:
@@ -79,9 +78,7 @@ def _create(request: HttpRequest, body: dict[str, Any]) -> dict[str, Any]:
     if expiry is not None and not isinstance(expiry, dict):
         raise Refusal(400, "invalid_type", "'output_expires_after' must be an object.", param="output_expires_after")
     seconds = check_expiry(expiry.get("anchor"), expiry.get("seconds"), "output_expires_after") if expiry else None
-    key = request.headers.get("Idempotency-Key")
-    if key is not None and not 1 <= len(key) <= KEY_LIMIT:
-        raise Refusal(400, "invalid_value", f"Idempotency-Key must have 1 to {KEY_LIMIT} characters.", param="idempotency_key")
+    key = service.idempotency_key(request.headers.get("Idempotency-Key"))
     file = files.find(body["input_file_id"], project_of(request), param="input_file_id")
     if file.purpose != "batch":
         raise Refusal(
@@ -111,6 +108,8 @@ def _metadata(raw: Any) -> dict[str, str] | None:
         if not isinstance(value, str) or len(key) > METADATA_KEY or len(value) > METADATA_VALUE:
             message = f"metadata takes keys up to {METADATA_KEY} and string values up to {METADATA_VALUE} characters."
             raise Refusal(400, "invalid_value", message, param="metadata")
+        if "\0" in key + value:
+            raise Refusal(400, "invalid_value", "metadata holds no NUL character.", param="metadata")
     return raw
 
 

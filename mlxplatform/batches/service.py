@@ -19,9 +19,20 @@ from mlxplatform.jobs import service as jobs
 
 KIND = "batch"
 
-_WINDOW = re.compile(r"^([1-9][0-9]{0,2})([hd])$")
+_WINDOW = re.compile(r"^([1-9][0-9]{0,2})([hd])\Z")
 #: Shortest and longest window; OpenAI has the shortest only.
 WINDOW_BOUNDS = (dt.timedelta(hours=24), dt.timedelta(days=7))
+#: Longest idempotency key, characters.
+KEY_LIMIT = 255
+
+
+def idempotency_key(raw: str | None) -> str | None:
+    """Raises:
+    Refusal: it is empty or too long.
+    """
+    if raw is not None and not 1 <= len(raw) <= KEY_LIMIT:
+        raise Refusal(400, "invalid_value", f"Idempotency-Key must have 1 to {KEY_LIMIT} characters.", param="idempotency_key")
+    return raw
 
 
 def window(raw: str) -> dt.timedelta:
@@ -54,7 +65,7 @@ def create(
     Raises:
         Refusal: the key was used for another batch.
     """
-    if idempotency_key and (twin := _twin(project, idempotency_key, endpoint, file)):
+    if idempotency_key and (twin := earlier(project, idempotency_key, endpoint, file.id, file.sha256)):
         return twin
     now = timezone.now()
     try:
@@ -81,16 +92,25 @@ def create(
             batch.save(update_fields=["job"])
             audit.record(created_by, "batch.create", batch.id, project=project, after={"endpoint": endpoint, "file": file.id})
     except IntegrityError:
-        twin = _twin(project, idempotency_key or "", endpoint, file)
+        twin = earlier(project, idempotency_key or "", endpoint, file.id, file.sha256)
         if twin is None:
             raise
         return twin
     return batch
 
 
-def _twin(project: str, key: str, endpoint: str, file: StoredFile) -> Batch | None:
-    twin = Batch.objects.filter(project=project, idempotency_key=key).first()
-    if twin is not None and (twin.endpoint, twin.input_file_name) != (endpoint, file.id):
+def earlier(project: str, key: str, endpoint: str, file_id: str = "", sha256: str = "") -> Batch | None:
+    """The batch this key already made, of the same file or of a list of requests with the same content.
+
+    Raises:
+        Refusal: it was another batch.
+    """
+    twin = Batch.objects.filter(project=project, idempotency_key=key).select_related("input_file").first()
+    if twin is None:
+        return None
+    # Requests sent inline become a new file at each attempt: what they say tells whether it is the same order.
+    inline = twin.dialect == "anthropic" and (twin.input_file is None or twin.input_file.sha256 == sha256)
+    if twin.endpoint != endpoint or not (inline or twin.input_file_name == file_id):
         raise Refusal(400, "idempotency_conflict", "This idempotency key was used for another batch.", param="idempotency_key")
     return twin
 

@@ -51,7 +51,7 @@ FIELDS = frozenset(
         "idempotency_key",
     }
 )
-_TAG = re.compile(r"^[\w.:-]{1,50}$")
+_TAG = re.compile(r"^[\w.:-]{1,50}\Z")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from mlxplatform.inference.contract import Refusal
 #: Bytes read at once: large enough that thread hops do not count, small enough for many slow readers.
 PIECE = 256 * 1024
 
-_RANGE = re.compile(r"^bytes=(\d*)-(\d*)$")
+_RANGE = re.compile(r"^bytes=([0-9]{0,19})-([0-9]{0,19})\Z")
 
 
 def byte_range(header: str | None, size: int) -> tuple[int, int] | None:

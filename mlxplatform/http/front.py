@@ -30,8 +30,13 @@ _UPLOADS = re.compile(
 _MULTIPART_MARGIN = MIB
 
 
+#: What clients that believe in a proxy write in front of the path. The name that counts is the one in the Host header.
+_ABSOLUTE = re.compile(r"^https?://[^/]*", re.IGNORECASE)
+
+
 def tidy(path: str) -> str:
-    """An API path without doubled or trailing slashes; other paths as they are."""
+    """An API path without doubled or trailing slashes, nor the server's own name; other paths as they are."""
+    path = _ABSOLUTE.sub("", path) or "/"
     single = re.sub(r"/{2,}", "/", path)
     if dialect_of(single) == "page":
         return single if path.startswith("//") else path

@@ -31,7 +31,7 @@ PREFLIGHT_FREE = {"text/plain", "application/x-www-form-urlencoded"}
 #: What a browser says of a request that a person or our own page made. "same-site" is a page of another port or subdomain.
 OWN_FETCHES = {"none", "same-origin"}
 #: A client's own request id is kept when it looks like one.
-_REQUEST_ID = re.compile(r"^[A-Za-z0-9._:-]{1,64}$")
+_REQUEST_ID = re.compile(r"^[A-Za-z0-9._:-]{1,64}\Z")
 #: Seconds a browser may remember a preflight.
 PREFLIGHT_AGE = "600"
 EXPOSED_HEADERS = "x-request-id, request-id, warning, retry-after, x-mlxplatform-ignored"

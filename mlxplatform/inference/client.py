@@ -195,7 +195,7 @@ async def submit(request: InferenceRequest) -> Stream:
         place = await placement.find_place(request.model, kind_of(request), strict=True)
         check_room(own_hub, place.host)
         request = msgspec.structs.replace(request, frames=own_hub.channel)
-        body = _encoded(request)
+        body = encoded(request)
         inbox = own_hub.open(request.id, place.host.name, place.host.instance, background=request.outlives)
         stream = Stream(request, place.host.name, own_hub, inbox)
         await _hand_over(request.id, place.host.name, body)
@@ -238,7 +238,10 @@ def queue_full(room: int) -> Refusal:
     return Refusal(429, "queue_full", f"The engine is busy: {room} requests run or wait already.", retry_after=1)
 
 
-def _encoded(request: InferenceRequest) -> bytes:
+def encoded(request: InferenceRequest) -> bytes:
+    """Raises:
+    Refusal: 400 for what fits no message.
+    """
     try:
         return encode(request)
     except OverflowError:
@@ -363,7 +366,7 @@ async def count_tokens(request: InferenceRequest) -> int:
         request = msgspec.structs.replace(request, frames=own_hub.channel)
         inbox = own_hub.open(request.id, place.host.name, place.host.instance)
         stream = Stream(request, place.host.name, own_hub, inbox)
-        await _ask_count(place.host.name, _encoded(request))
+        await _ask_count(place.host.name, encoded(request))
     except (*BROKER_ERRORS, TimeoutError):
         raise Refusal(503, *BROKER_DOWN, retry_after=2) from None
     try:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,11 +23,14 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 from django.conf import settings
 from django.db import close_old_connections, transaction
+from django.db import models as orm
 from django.db.models import Count, Q, QuerySet, Sum
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast
 from django.utils import timezone
 
 from mlxplatform.inference import request_log
-from mlxplatform.inference.contract import Event, decode_events, encode
+from mlxplatform.inference.contract import Event, Refusal, decode_events, encode
 from mlxplatform.inference.models import FinishedRequest, StoredAnswer
 from mlxplatform.retention import policy
 
@@ -161,19 +164,33 @@ def delete(answer_id: str, kind: str, project: str) -> bool:
 
 
 def page(
-    kind: str, project: str, *, limit: int, after: str | None, ascending: bool, model: str | None = None
+    kind: str,
+    project: str,
+    *,
+    limit: int,
+    after: str | None,
+    ascending: bool,
+    model: str | None = None,
+    metadata: Mapping[str, str] | None = None,
 ) -> tuple[list[StoredAnswer], bool]:
-    """A page of finished rows and whether more follow."""
+    """A page of finished rows, of those with all of ``metadata``'s pairs, and whether more follow.
+
+    Raises:
+        Refusal: ``after`` names none of them.
+    """
     rows = StoredAnswer.objects.filter(kind=kind, project=project, expires_at__gt=timezone.now()).exclude(status__in=OPEN)
     if model is not None:
         rows = rows.filter(model=model)
+    for index, (key, value) in enumerate((metadata or {}).items()):
+        kept = Cast(KeyTextTransform(key, Cast("metadata", orm.JSONField())), orm.TextField())
+        rows = rows.alias(**{f"pair_{index}": kept}).filter(**{f"pair_{index}": value})
     rows = rows.order_by("created_at", "id") if ascending else rows.order_by("-created_at", "-id")
     if after is not None:
         anchor: datetime | None = (
             StoredAnswer.objects.filter(id=after, project=project).values_list("created_at", flat=True).first()
         )
         if anchor is None:
-            return [], False
+            raise Refusal(400, "invalid_value", "after must be the id of something in this list.", param="after")
         rows = (
             rows.filter(Q(created_at__gt=anchor) | Q(created_at=anchor, id__gt=after))
             if ascending

@@ -83,6 +83,8 @@ class JobSocket(AsyncWebsocketConsumer):
 
 
 def _last_seq(request: ASGIRequest, job_id: str) -> int | None:
+    if "\0" in job_id:  # no id holds one, and PostgreSQL fails on it instead of finding nothing
+        return None
     value: Any = queries.visible(request).filter(pk=job_id).values_list("last_seq", flat=True).first()
     return value
 

@@ -87,15 +87,18 @@ def act_on_job(request: HttpRequest, job_id: str, action: str) -> dict[str, Any]
 
 
 async def act_on_jobs(request: HttpRequest, action: str) -> dict[str, Any]:
-    body = await read_json(request)
+    # Null means absent: a filter that a client failed to fill in must not become "all jobs".
+    body = {name: value for name, value in (await read_json(request)).items() if value is not None}
     allowed = {"ids", "kind", "state"}
     for name, value in body.items():
         if name not in allowed:
             raise Refusal(400, "unknown_field", f"the fields are {', '.join(sorted(allowed))}", param=name)
-        if name != "ids" and not isinstance(value, str):
+        if name != "ids" and (not isinstance(value, str) or "\0" in value):
             raise Refusal(400, "invalid_value", f"{name} must be a text", param=name)
+        if name != "ids" and not value.strip(" ,"):
+            raise Refusal(400, "invalid_value", f"{name} must not be empty", param=name)
     ids = body.get("ids")
-    if ids is not None and not (isinstance(ids, list) and all(isinstance(one, str) for one in ids)):
+    if ids is not None and not (isinstance(ids, list) and all(isinstance(one, str) and "\0" not in one for one in ids)):
         raise Refusal(400, "invalid_value", "ids must be a list of job ids", param="ids")
     if ids is not None and len(ids) > BULK_LIMIT:
         raise Refusal(400, "invalid_value", f"ids may name at most {BULK_LIMIT} jobs", param="ids")

@@ -201,7 +201,7 @@ def read(model_id: str, folder: Path, source: Source = "home") -> LocalModel:
 
 def layers(model: LocalModel) -> list[str]:
     """Names of the linear layers inside its blocks, from its weights' headers; none where these are not in MLX's own format."""
-    found = set()
+    found: set[str] = set()
     for file in weight_files.of(model.path):
         header = weight_files.header(file)
         if header.format != "mlx":

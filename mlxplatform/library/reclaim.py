@@ -60,7 +60,7 @@ def plan(resident: Collection[str]) -> list[Item]:
     """Everything nobody would miss: superseded snapshots, partial files, directories killed writers left."""
     spoken_for = {*resident, *choices.everything().pinned, *downloads.under_way()}
     newest = dict(local_models.hub_folders())
-    found = []
+    found: list[Item] = []
     for repo in sorted(hub_cache().glob("models--*")):
         name = repo.name.removeprefix("models--").replace("--", "/", 1)
         if name in spoken_for or hub.is_pulling(name):

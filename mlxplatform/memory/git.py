@@ -34,7 +34,7 @@ AUTHOR = ("MLX Platform", "memory@localhost")
 #: Names the change a commit holds, so that a change whose end was not recorded can be found again.
 CHANGE_TRAILER = "Memory-Change"
 
-_REVISION = re.compile(r"^[0-9a-f]{4,40}$")
+_REVISION = re.compile(r"^[0-9a-f]{4,40}\Z")
 _LOCKED = re.compile(r"\.lock['\"]?: File exists|cannot lock ref", re.IGNORECASE)
 _UNDER_WAY = ("MERGE_HEAD", "rebase-merge", "rebase-apply", "CHERRY_PICK_HEAD", "REVERT_HEAD")
 _QUIET = ("core.quotePath=false", "commit.gpgSign=false", "core.autocrlf=false", "core.fsmonitor=false", "gc.auto=0")

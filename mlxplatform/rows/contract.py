@@ -70,4 +70,8 @@ def decode_output(raw: bytes) -> Output:
 def fingerprint(request: InferenceRequest) -> str:
     """Identity of what is asked, whoever asks: the same text, model and sampling give the same value."""
     neutral = msgspec.structs.replace(request, id="", frames="", project="", priority="row")
-    return hashlib.blake2b(msgspec.msgpack.encode(neutral, order="deterministic"), digest_size=16).hexdigest()
+    # The one mapping with keys that are no text, which cannot be put in order together with the others.
+    bias = sorted((neutral.sampling.logit_bias or {}).items())
+    neutral = msgspec.structs.replace(neutral, sampling=msgspec.structs.replace(neutral.sampling, logit_bias=None))
+    told = msgspec.msgpack.encode(neutral, order="deterministic") + (msgspec.msgpack.encode(bias) if bias else b"")
+    return hashlib.blake2b(told, digest_size=16).hexdigest()

@@ -163,13 +163,15 @@ HOSTILE: list[Any] = [
     {"tools": [{"type": "function"}]},
     {"n": 0},
     {"logit_bias": {"x": 500}},
+    {"logit_bias": {"99999": 1}},
+    {"chat_template_kwargs": {"x": 2**70}},
     {"stream": True},
 ]
 
 
 def test_hostile_bodies_cost_only_their_own_line(sdk: openai.OpenAI) -> None:
     lines = [line(f"bad{number}", body={**body(), **change}) for number, change in enumerate(HOSTILE)]
-    lines.insert(7, line("good"))
+    lines.insert(7, line("good", body=body(logit_bias={"5": 1})))
     done = ended(sdk, start(sdk, lines))
     assert (done.status, done.request_counts.completed, done.request_counts.failed) == ("completed", 1, len(HOSTILE))
     raw = sdk.files.content(done.error_file_id).content
@@ -295,13 +297,20 @@ def test_message_batches_page_both_ways_and_refuse_bad_requests(stack: Stack) ->
     params = {"model": "tiny", "max_tokens": 2, "messages": [{"role": "user", "content": "Hi"}]}
     made = [sdk.messages.batches.create(requests=[{"custom_id": "a", "params": params}]).id for _ in range(4)]  # type: ignore[list-item,typeddict-item]
     newest_first = made[::-1]
-    assert [one.id for one in sdk.messages.batches.list(limit=2)][:4] == newest_first
+    keyed = {"requests": [{"custom_id": "a", "params": params}], "extra_headers": {"Idempotency-Key": "message batch"}}
+    again = [sdk.messages.batches.create(**keyed).id for _ in range(2)]  # type: ignore[arg-type]
+    assert again[0] == again[1]
+    with pytest.raises(anthropic.BadRequestError):
+        sdk.messages.batches.create(**{**keyed, "requests": [{"custom_id": "b", "params": params}]})
+    newest_first.insert(0, again[0])
+    assert [one.id for one in sdk.messages.batches.list(limit=2)][:5] == newest_first
     page = sdk.messages.batches.list(limit=2, before_id=newest_first[3])
     assert [one.id for one in page.data] == newest_first[1:3]
     assert page.has_more
     for requests in (
         [],
         [{"custom_id": "a b", "params": params}],
+        [{"custom_id": "a\n", "params": params}],
         [{"custom_id": "a", "params": params}] * 2,
         [{"custom_id": "a"}],
     ):

@@ -178,18 +178,30 @@ def test_developer_is_system(post: Post) -> None:
         ({"tool_choice": "banana", "tools": [tool()]}, "tool_choice"),
         ({"tool_choice": "required", "tools": []}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "missing"}}, "tools": [tool()]}, "tool_choice"),
+        (
+            {"tools": [tool()], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"tools": [{"function": 5}]}}},
+            "tool_choice.tools[0].function",
+        ),
         ({"tools": [{}]}, "tools[0]"),
+        ({"tools": [tool(parameters={"type": "object", "properties": []})]}, "tools[0].function.parameters.properties"),
+        ({"tools": [tool(parameters={"type": "object", "required": "a"})]}, "tools[0].function.parameters.required"),
         ({"tools": [tool("get time!")]}, "tools[0]"),
         ({"tools": [tool("x" * 65)]}, "tools[0]"),
         ({"tools": [tool(), tool()]}, "tools[1]"),
         ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0]"),
         ({"response_format": {"type": "xml"}}, "response_format"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}, "strict": "yes"}}},
+            "response_format.json_schema.strict",
+        ),
+        ({"response_format": {"type": "json_object", "schema": {"$ref": "#"}}}, "response_format"),
         ({"reasoning_effort": "extreme"}, "reasoning_effort"),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"audio": {"voice": "alloy", "format": "wav"}}, "audio"),
         ({"metadata": {"a": 1}}, "metadata"),
+        ({"metadata": {"a": "\0"}}, "metadata"),
         ({"hlg": {"banana": 1}}, "hlg.banana"),
         ({"model": 5}, "model"),
     ],
@@ -226,6 +238,8 @@ def test_stream_options_are_checked(post: Post, options: Any) -> None:
         {"tools": None},
         {"tools": [{"type": "function", "function": {"name": "f"}}]},
         {"tools": [tool(parameters=None)]},
+        {"tools": [tool(parameters={"type": "object", "properties": None, "required": None})]},
+        {"stop": ["x" * 200_000]},
         {"messages": [{"role": "system", "content": "Be brief."}]},
         {"user": "u1", "service_tier": "auto", "verbosity": "low", "safety_identifier": "s"},
     ],
@@ -297,6 +311,12 @@ def test_stored_completions_live_until_deleted(stack: Stack) -> None:
     assert made.id in [item.id for item in completions.list(limit=100)]
     assert completions.messages.list(made.id).data[0].content == HELLO[0]["content"]
     assert completions.update(made.id, metadata={"run": "8"}).metadata == {"run": "8"}
+    found = {value: [item.id for item in completions.list(metadata={"run": value})] for value in ("7", "8")}
+    assert found == {"7": [], "8": [made.id]}
+    with pytest.raises(openai.BadRequestError) as lost:
+        completions.list(after="chatcmpl-none")
+    assert lost.value.param == "after"
+    assert completions.update(made.id, metadata=None).metadata == {}
     assert completions.delete(made.id).deleted
     with pytest.raises(openai.NotFoundError):
         completions.retrieve(made.id)

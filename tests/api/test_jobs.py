@@ -132,7 +132,17 @@ def test_bulk_cancel_by_filter(client: Client) -> None:
         service.submit("test.lines", {"n": n})
     answer = client.post("/api/jobs/bulk/cancel", {"kind": "test.lines", "state": "queued"}, content_type="application/json")
     assert len(answer.json()["changed"]) == 3
-    assert client.post("/api/jobs/bulk/cancel", {}, content_type="application/json").status_code == 400
+    for nothing_named in (
+        {},
+        {"ids": None},
+        {"kind": None, "state": None},
+        {"kind": ""},
+        {"state": " "},
+        {"kind": ","},
+        {"kind": "\0"},
+        {"ids": ["\0"]},
+    ):
+        assert client.post("/api/jobs/bulk/cancel", nothing_named, content_type="application/json").status_code == 400
     assert client.post("/api/jobs/bulk/cancel", {"colour": 1}, content_type="application/json").json()["field"] == "colour"
 
 
@@ -254,6 +264,11 @@ async def test_websocket_replays_follows_and_says_404() -> None:
 async def test_websocket_needs_what_the_api_needs() -> None:
     job = await sync_to_async(service.submit)("test.lines", {"n": 1})
     assert not (await websocket(job.id, peer="192.0.2.7").connect())[0]
+
+
+async def test_a_websocket_to_any_other_path_is_turned_away() -> None:
+    for path in ("../../v1/chat/completions", "a/b", ""):
+        assert not (await websocket(path).connect())[0]
 
 
 def test_admin_shows_markup_as_text(admin_client: Client) -> None:

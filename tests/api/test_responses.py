@@ -116,6 +116,7 @@ def test_a_mixed_tool_list(post: Post) -> None:
         ({"tools": [{"name": "x"}]}, "tools[0].type"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"text": {"format": {"type": "xml"}}}, "text.format"),
+        ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name"),
         ({"reasoning": {"effort": "extreme"}}, "reasoning.effort"),
         ({"prompt": {"id": "p"}}, "prompt"),
     ],

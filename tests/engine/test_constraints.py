@@ -168,6 +168,82 @@ def test_a_forced_call_is_read_back_by_its_own_family(name, grammars, tokenizer)
         assert isinstance(arguments["city"], str)
 
 
+REFERRING = Tool(
+    "get_weather",
+    parameters={
+        "type": "object",
+        "properties": {"where": {"$ref": "#/$defs/Place"}, "days": {"anyOf": [{"$ref": "#/$defs/Days"}, {"type": "null"}]}},
+        "required": ["where", "days"],
+        "$defs": {
+            "Place": {
+                "type": "object",
+                "properties": {"n": {"type": "integer"}},
+                "required": ["n"],
+                "additionalProperties": False,
+            },
+            "Days": {"type": "integer"},
+        },
+    },
+)
+
+
+@pytest.mark.parametrize("name", FORCED)
+def test_every_layout_follows_references_within_a_tools_schema(name):
+    assert compile_constraint(request(tools=[REFERRING], tool_choice="get_weather"), name)
+
+
+CYCLE = {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"x": {"$ref": "#/$defs/a"}}, "required": ["x"], "$defs": CYCLE},
+        {"type": "object", "properties": {"x": {"$ref": "#"}}, "required": ["x"]},
+        {"type": "object", "properties": {"x": {"type": "array", "items": {"$ref": "#"}, "minItems": 1}}, "required": ["x"]},
+        {
+            "type": "object",
+            "properties": {"x": {"anyOf": [{"$ref": "#"}, {"$ref": "#/$defs/a"}]}},
+            "required": ["x"],
+            "$defs": CYCLE,
+        },
+    ],
+)
+def test_a_schema_that_no_answer_can_finish_is_refused(schema):
+    for req in (
+        request(constraint=Constraint("json_schema", schema)),
+        request(tools=[Tool("f", parameters=schema)], tool_choice="required"),
+    ):
+        with pytest.raises(Refusal) as refused:
+            compile_constraint(req, "hermes")
+        assert (refused.value.status, refused.value.code) == (400, "unsupported_constraint")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"x": {"$ref": "#"}}},
+        {"type": "object", "properties": {"x": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["x"]},
+        {"type": "object", "properties": {"x": {"type": "array", "items": {"$ref": "#"}}}, "required": ["x"]},
+        {
+            "type": "object",
+            "properties": {"x": {"$ref": "#/$defs/a~1b%20c"}},
+            "required": ["x"],
+            "$defs": {"a/b c": {"type": "null"}},
+        },
+    ],
+)
+def test_a_schema_that_refers_to_itself_and_can_be_finished_is_taken(schema):
+    assert compile_constraint(request(constraint=Constraint("json_schema", schema)), "hermes")
+
+
+def test_arguments_are_an_object_also_where_a_schema_does_not_say_so(grammars, tokenizer):
+    untyped = Tool("f", parameters={"properties": {"a": {"enum": [1]}}, "required": ["a"]})
+    said = texts(grammars, tokenizer, request(tools=[untyped], tool_choice="required"), "hermes", tries=20)
+    assert said
+    assert all(family("hermes").parse(text.removeprefix("<tool_call>").removesuffix("</tool_call>"), [untyped]) for text in said)
+
+
 def test_required_allows_any_offered_tool_and_several_calls(grammars, tokenizer):
     req = request(tools=[TOOL, OTHER], tool_choice="required")
     spec = TextSpec(stop_ids=[STOP], tools=[TOOL, OTHER], tool_format="hermes", grammar=compile_constraint(req, "hermes"))

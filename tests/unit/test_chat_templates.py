@@ -8,7 +8,7 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from mlxplatform.inference.contract import Message, Refusal, Tool, ToolCall
-from workers.prepare import messages
+from workers.prepare import hermes, messages
 from workers.prepare.template import render
 
 CONVERSATION = [
@@ -207,3 +207,13 @@ def test_parallel_calls_are_put_in_a_row_for_templates_of_single_calls():
 def test_arguments_that_are_no_object_stay_text():
     turns = messages.turns([Message("assistant", None, tool_calls=[ToolCall("c", "f", "not json")])], can(AS_OBJECT))
     assert turns[0]["tool_calls"][0]["function"]["arguments"] == "not json"
+
+
+def test_half_a_surrogate_pair_in_past_arguments_can_be_encoded():
+    said = Message("assistant", None, tool_calls=[ToolCall("c", "f", '{"a": "x\\ud800"}')])
+    assert messages.turns([said], can(AS_OBJECT))[0]["tool_calls"][0]["function"]["arguments"] == {"a": "x\ufffd"}
+    assert hermes.written_call(said.tool_calls[0]).encode()
+
+
+def test_a_variable_may_have_any_name():
+    assert render("{{ self }}{{ args }}", {"self": "a", "args": "b", "not a name": "c"}).endswith("b")

@@ -53,6 +53,9 @@ def test_any_bytes_are_an_object_or_a_refusal(raw: bytes) -> None:
         ("/admin/", "/admin/"),
         ("/", "/"),
         ("//admin/", "/admin/"),
+        ("http://127.0.0.1:8000/v1//models/", "/v1/models"),
+        ("HTTPS://x", "/"),
+        ("/v1/models/http://x", "/v1/models/http:/x"),
     ],
 )
 def test_tidy_paths(path: str, tidied: str) -> None:

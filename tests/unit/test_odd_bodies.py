@@ -216,6 +216,17 @@ def of(parse: Callable[[Any], Any]) -> Callable[[dict[str, Any]], list[Inference
 BODIES: dict[str, tuple[Callable[[dict[str, Any]], list[InferenceRequest]], dict[str, Any]]] = {
     "chat": (of(chat.parse), CHAT),
     "chat, formatted": (of(chat.parse), FORMATTED),
+    "chat, allowed tools": (
+        of(chat.parse),
+        {
+            "messages": [{"role": "user", "content": "q"}],
+            "tools": [FUNCTION],
+            "tool_choice": {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]},
+            },
+        },
+    ),
     "chat, choices": (of(chat.parse), {**FORMATTED, "response_format": None, "guided_choice": ["a", "b"]}),
     "chat, structured": (of(chat.parse), {**FORMATTED, "response_format": None, "structured_outputs": {"regex": "a+"}}),
     "completions": (of(completions.parse), {"prompt": ["a", "b"], "logprobs": 2, "n": 2, "best_of": 2, "stop": "x", **SAMPLING}),
@@ -280,3 +291,22 @@ def test_no_odd_value_slips_through(name: str) -> None:
                 except OverflowError:
                     continue  # beyond 64 bits: refused when it is sent
                 assert decode_request(raw) == request, (path, odd)
+
+
+@pytest.mark.parametrize(
+    ("parse", "body", "param"),
+    [
+        (chat.parse, {**CHAT, "tools": [{"type": "function", "function": {"name": "f\n"}}]}, "tools[0].function.name"),
+        (anthropic.parse, {**MESSAGE, "tools": [{"name": "f\n", "input_schema": {"type": "object"}}]}, "tools.0.name"),
+        (
+            chat.parse,
+            {**FORMATTED, "response_format": {"type": "json_schema", "json_schema": {"name": "n\n", "schema": {}}}},
+            "response_format",
+        ),
+    ],
+)
+def test_a_name_may_not_end_in_a_line_break(parse: Callable[[Any], Any], body: dict[str, Any], param: str) -> None:
+    """A pattern's dollar sign also stands before one; the name would break the line it is written on."""
+    with pytest.raises(Refusal) as refused:
+        parse(body)
+    assert (refused.value.param or "").replace("[", ".").replace("]", "").startswith(param.replace("[", ".").replace("]", ""))

@@ -281,6 +281,14 @@ def test_embedding_inputs_are_tokenized_and_bounded(preparation, tiny_model_dir)
     assert "input[1]" in refused(lambda: preparation.prepare(long, str(tiny_model_dir))).message
 
 
+@pytest.mark.parametrize("changed", [{"inputs": [[5], [6, 491]]}, {"inputs": [[10**9]]}, {"inputs": ["a"], "dimensions": 10**6}])
+def test_what_an_embedding_model_has_no_room_for_is_refused(changed, preparation, tiny_model_dir):
+    request = InferenceRequest(id="r", model="m", kind="embedding", **changed)
+    refusal = refused(lambda: preparation.prepare(request, str(tiny_model_dir)))
+    assert refusal.status == 400
+    assert (refusal.param or "").startswith("dimensions" if "dimensions" in changed else "input[")
+
+
 @pytest.mark.parametrize("token", [-1, 491, 10**9])
 def test_logit_bias_outside_the_vocabulary_is_refused(token, preparation, tiny_model_dir):
     request = user("hi", sampling=Sampling(logit_bias={token: 1.0}))

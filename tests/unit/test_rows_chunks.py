@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import secrets
 from datetime import timedelta
 
+import msgspec
 import pytest
 import redis
 from django.utils import timezone
 
 from mlxplatform.broker import queues
 from mlxplatform.broker.dramatiq_broker import DRAMATIQ_NAMESPACE
-from mlxplatform.inference.contract import InferenceRequest, Message, Usage
+from mlxplatform.inference.contract import InferenceRequest, Message, Sampling, Usage
 from mlxplatform.inference.models import Host
 from mlxplatform.rows import chunks, sweep
-from mlxplatform.rows.contract import Output, RowError, RowRequest
+from mlxplatform.rows.contract import Output, RowError, RowRequest, fingerprint
 from mlxplatform.rows.models import RowCall, RowChunk
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -43,6 +45,14 @@ def claimed(admission: chunks.Admission, owner: str = "a") -> tuple[chunks.Sendi
     calls = chunks.claim(sending.chunk, sending.fence, owner)
     assert calls is not None
     return sending, calls
+
+
+def test_a_request_is_known_again_by_all_it_asks() -> None:
+    def biased(bias: dict[int, float] | None) -> str:
+        return fingerprint(msgspec.structs.replace(request("q"), id=secrets.token_hex(4), sampling=Sampling(logit_bias=bias)))
+
+    assert biased({5: 1.0, 7: -1.0}) == biased({7: -1.0, 5: 1.0})
+    assert len({biased(None), biased({5: 1.0}), biased({5: 2.0}), biased({6: 1.0})}) == 4
 
 
 def test_calls_are_cut_into_chunks() -> None:

@@ -330,3 +330,42 @@ def test_marks_find_what_ends_first():
     assert Marks(["abcdef", "bcd"]).find("abcdef") == (1, "bcd")
     assert Marks(["STOP"]).held("xST") == 2
     assert Marks(["STOP"]).held("xSTO ") == 0
+
+
+def test_a_stop_string_as_long_as_a_book_costs_no_more_than_itself():
+    long = "ab" * 500_000
+    marks = Marks([long, "b" * 100])
+    assert marks.held("x" + long[:5000]) == 5000
+    assert marks.held("x" + "b" * 99) == 99
+    assert marks.held("b" * 99 + "a") == 1
+    assert run("abac", TextSpec(stop=[long])) == ("abac", "", [], "stop", None)
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=150), min_size=1, max_size=4), st.text("ab", max_size=150))
+def test_what_is_held_back_is_the_longest_ending_that_begins_a_mark(texts, text):
+    endings = (size for size in range(len(text), 0, -1) if any(len(t) > size and t.startswith(text[-size:]) for t in texts))
+    assert Marks(texts).held(text) == next(endings, 0)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ('"\\ud83d"', "\ufffd"),
+        ('"a\\udc00b"', "a\ufffdb"),
+        ('"\\ud83d\\ude00"', "\U0001f600"),
+        ('{"\\ud800": ["\\udfff"]}', {"\ufffd": ["\ufffd"]}),
+    ],
+)
+def test_half_a_surrogate_pair_in_a_call_is_mended(written, read):
+    _, _, calls, reason, _ = run(f'<tool_call>{{"name": "now", "arguments": {{"a": {written}}}}}</tool_call>', called())
+    assert (calls, reason) == ([("now", {"a": read})], "tool_calls")
+
+
+@pytest.mark.parametrize("written", ["NaN", "-Infinity", "1e999", "[" * 400 + "]" * 400])
+def test_arguments_that_are_no_json_for_others_never_come_out_as_such(written):
+    markup = f'<tool_call>{{"name": "now", "arguments": {{"a": {written}}}}}</tool_call>'
+    layer = TextLayer(BYTES, called())
+    events = [event for token in BYTES.encode(markup, add_special_tokens=False).ids for event in layer.push(token)[0]]
+    for event in events + layer.finish("stop")[0]:
+        if isinstance(event, ToolCall):
+            json.loads(event.arguments, parse_constant=lambda name: pytest.fail(name))

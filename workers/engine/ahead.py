@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import mlx.core as mx
 
-from workers.engine.batch import Row
+from workers.engine.batch import DEAD_END, Row
 from workers.engine.constraints import GrammarFault, GrammarMask
 from workers.engine.drafting import Drafting, Pace
 from workers.engine.sampling import RowSampler, sample
@@ -68,7 +68,7 @@ class Forced:
         try:
             own = self._mask.after(jumped, logits[-1:])
         except GrammarFault:
-            self._row.fault = "The answer could not follow the constraint any further."
+            self._row.fault = DEAD_END
             own = logits[-1:]
         self._row.sampler.step += len(jumped)
         (last,) = _drawn(own, self._row.sampler)

@@ -52,6 +52,21 @@ class Ahead(Protocol):
         """The last ``count`` tokens that held were not given out after all: they will come again one by one."""
 
 
+@dataclass(frozen=True)
+class Fault:
+    """Why a row cannot go on; ``message`` is fit for a client."""
+
+    code: str
+    message: str
+    status: int
+
+
+#: The client's own grammar led to a place that nothing may follow.
+DEAD_END = Fault("unsupported_constraint", "The constraint allows nothing to follow what was written so far.", 400)
+#: A processor did not do what it must always do.
+OPTIONS_FAILED = Fault("engine_failed", "The request's sampling options failed.", 500)
+
+
 @dataclass(slots=True, eq=False)
 class Row:
     """What choosing the next token of one sequence needs.
@@ -75,7 +90,7 @@ class Row:
     constraint: Any = None
     adapter: int = 0
     buffer: Any = None
-    fault: str | None = None
+    fault: Fault | None = None
     ahead: Ahead | None = None
     kept: bool = True
     watched: bool = False

@@ -16,7 +16,7 @@ from mlx_lm.models.cache import TokenBuffer
 
 from workers.engine.adapters import AdapterRefused, Adapters
 from workers.engine.ahead import Forced, Guessed
-from workers.engine.batch import Ahead, Details, Row
+from workers.engine.batch import DEAD_END, OPTIONS_FAILED, Ahead, Details, Row
 from workers.engine.constraints import GrammarFault, Grammars
 from workers.engine.drafting import Drafting
 from workers.engine.logprobs import summarize
@@ -124,10 +124,10 @@ class RowChooser:
                     own = row.constraint.apply(inputs[i : i + 1], own)
             except GrammarFault:
                 log.exception("engine.row_failed", seq=row.seq)
-                row.fault = "The answer could not follow the constraint any further."
+                row.fault = DEAD_END
             except Exception:  # whatever a processor does wrong stays with its own row
                 log.exception("engine.row_failed", seq=row.seq)
-                row.fault = "The request's sampling options failed."
+                row.fault = OPTIONS_FAILED
             if row.fault:
                 own = logits[i : i + 1]
             out.append(own)

@@ -168,7 +168,7 @@ class Core:
             sequence.alone = sequence.alone and len(sequence.emitted) < sequence.mark + ACQUITTAL
             fault = sequence.row.fault
             if fault is not None:
-                broken.append(Broken(sequence.seq, "engine_failed", fault, 500))
+                broken.append(Broken(sequence.seq, fault.code, fault.message, fault.status))
                 self._drop(sequence, finished=response.finish_reason is not None)
                 continue
             if response.finish_reason != "stop":

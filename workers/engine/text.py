@@ -10,15 +10,13 @@ It knows no mlx and no clock. It never raises for what a model wrote.
 
 from __future__ import annotations
 
-import json
 import secrets
 from enum import Enum, auto
-from typing import Any
 
 from tokenizers import Tokenizer
 
 from mlxplatform.inference.contract import Event, FinishReason, Reasoning, Text, TokenLogprob, ToolCall
-from workers.engine import tool_parsers
+from workers.engine import sound_text, tool_parsers
 from workers.engine.detokenize import Detokenizer, TokenBytes, token_bytes
 from workers.prepare.protocol import TextSpec
 
@@ -35,12 +33,18 @@ class Mode(Enum):
     AFTER_CALL = auto()
 
 
+#: Characters of a mark whose beginnings are looked up in a set. All beginnings of a stop string of 100,000 characters
+#: would take gigabytes, so longer ones are compared in place; marks of that length are rare.
+SET_OF_BEGINNINGS = 64
+
+
 class Marks:
-    """Texts to look for, and which endings of a text could still become one of them."""
+    """Texts to look for, and which endings of a text could still become one of them. Costs memory linear in the texts."""
 
     def __init__(self, texts: list[str]):
         self._texts = texts
-        self._beginnings = {text[:size] for text in texts for size in range(1, len(text))}
+        self._beginnings = {text[:size] for text in texts for size in range(1, min(len(text), SET_OF_BEGINNINGS + 1))}
+        self._long = [text for text in texts if len(text) > SET_OF_BEGINNINGS + 1]
         self._longest = max((len(text) for text in texts), default=1) - 1
 
     def find(self, text: str) -> tuple[int, str] | None:
@@ -55,7 +59,11 @@ class Marks:
     def held(self, text: str) -> int:
         """Length of the longest ending that may be the beginning of a mark."""
         for size in range(min(self._longest, len(text)), 0, -1):
-            if text[-size:] in self._beginnings:
+            ending = text[-size:]
+            if size <= SET_OF_BEGINNINGS:
+                if ending in self._beginnings:
+                    return size
+            elif any(len(mark) > size and mark.startswith(ending) for mark in self._long):
                 return size
         return 0
 
@@ -96,7 +104,7 @@ class TextLayer:
         self._logprobs: list[TokenLogprob] = []
         #: Everything from the first tool mark on, as the model wrote it.
         self._markup = ""
-        self._calls: list[tuple[str, dict[str, Any]]] = []
+        self._calls: list[tuple[str, str]] = []
         self._block = ""
         self._calls_spoiled = False
         self._stopped: str | None = None
@@ -276,10 +284,11 @@ class TextLayer:
         try:
             if cut and self._family.end is not None:
                 raise ValueError("cut off")
-            calls = self._family.parse(block, self._spec.tools)
+            parsed = self._family.parse(block, self._spec.tools)
             known = {tool.name for tool in self._spec.tools}
-            if not calls or any(name not in known for name, _ in calls):
+            if not parsed or any(name not in known for name, _ in parsed):
                 raise ValueError("unknown tool")
+            calls = [(name, sound_text.dumps(arguments)) for name, arguments in parsed]
         except (ValueError, TypeError, KeyError, RecursionError):
             self._calls_spoiled = True
             return
@@ -297,7 +306,7 @@ class TextLayer:
         if self._spec.withhold_calls:
             return False
         for name, arguments in self._calls:
-            events.append(ToolCall(f"call_{secrets.token_hex(12)}", name, json.dumps(arguments, ensure_ascii=False)))
+            events.append(ToolCall(f"call_{secrets.token_hex(12)}", name, arguments))
         return True
 
     def _release_markup(self, events: list[Event]) -> None:

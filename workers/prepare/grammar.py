@@ -17,6 +17,7 @@ from llguidance import LLMatcher, LLTokenizer
 from mlxplatform.inference.contract import Constraint, InferenceRequest, Refusal, Tool
 from workers.engine.tool_parsers import family
 from workers.engine.tool_parsers.layout import Family, Json, Literal, OneOf, Piece, Until
+from workers.prepare.finite import has_finite_answer
 from workers.prepare.resolve import forces_call
 
 #: White space between JSON tokens: at most a line break and an indentation, so that a model cannot dawdle in it.
@@ -69,6 +70,8 @@ def _json_text(schema: Any, kind: str) -> str:
         schema = {}
     if not isinstance(schema, dict):
         raise _refuse(kind, "The JSON schema must be an object.")
+    if not has_finite_answer(schema):
+        raise _refuse(kind, "The JSON schema allows no answer that ends: what it requires refers to itself.")
     return _schema_text({**schema, "x-guidance": _JSON_OPTIONS}, kind)
 
 
@@ -213,9 +216,9 @@ def _explained(kind: str, error: str) -> Refusal:
         return _refuse(kind, f"The JSON schema uses keywords that cannot be enforced: {keywords[1]}.")
     if "oneOf" in error:
         return _refuse(kind, 'The JSON schema uses "oneOf" with overlapping branches, which cannot be enforced; use "anyOf".')
-    if error.startswith("Unknown format"):
-        return _refuse(kind, f'The JSON schema uses a "format" that cannot be enforced: {error.partition(": ")[2]}.')
-    if error.startswith("Resource"):
+    if "Unknown format" in error:
+        return _refuse(kind, f'The JSON schema uses a "format" that cannot be enforced: {error.rpartition(": ")[2]}.')
+    if "Resource '" in error:
         return _refuse(kind, "The JSON schema refers to something outside itself, which is not fetched.")
     if "regex" in error:
         reason = error.rsplit("error: ", 1)[-1].splitlines()[0] if "error: " in error else "it cannot be parsed"
@@ -226,7 +229,9 @@ def _explained(kind: str, error: str) -> Refusal:
         "tool_call": "parameters schema of a tool",
         "strict": "parameters schema of a tool",
     }.get(kind, kind)
-    return _refuse(kind, f"The {noun} cannot be used: {error.splitlines()[0][:200]}.")
+    # Inside a rule the message tells the place in our own text first, which the client never saw.
+    reason = error.splitlines()[0].rsplit("failed to compile JSON schema: ", 1)[-1].removesuffix(".")
+    return _refuse(kind, f"The {noun} cannot be used: {reason[:200]}.")
 
 
 def try_out(grammar: str, kind: str, tokenizer: LLTokenizer) -> None:

@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 from mlxplatform.inference.contract import Message, ToolCall
+from workers.engine import sound_text
 from workers.prepare.parts import joined, seen_content
 
 _INTRODUCTION = (
@@ -26,7 +27,7 @@ def introduction(schemas: list[dict[str, Any]]) -> str:
 
 def written_call(call: ToolCall) -> str:
     try:
-        arguments = json.loads(call.arguments) if call.arguments.strip() else {}
+        arguments = sound_text.loads(call.arguments) if call.arguments.strip() else {}
     except ValueError:
         arguments = call.arguments
     return f"<tool_call>\n{json.dumps({'name': call.name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from mlxplatform.inference.contract import Message, Refusal, Tool, ToolCall
+from workers.engine import sound_text
 from workers.prepare import hermes
 from workers.prepare.parts import joined, seen_content
 from workers.prepare.template import render
@@ -108,7 +109,7 @@ def _arguments(call: ToolCall, *, as_text: bool) -> Any:
     if as_text:
         return call.arguments
     try:
-        value = json.loads(call.arguments) if call.arguments.strip() else {}
+        value = sound_text.loads(call.arguments) if call.arguments.strip() else {}
     except ValueError:
         return call.arguments
     return value if isinstance(value, dict) else call.arguments

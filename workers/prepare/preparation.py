@@ -7,6 +7,7 @@ it asks is refused here, before the engine hears of it.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -160,11 +161,7 @@ class Preparation:
     def _completion_ids(self, request: InferenceRequest, loaded: Loaded) -> list[int]:
         prompt = request.prompt
         if isinstance(prompt, list):
-            for token in prompt:
-                if not 0 <= token < loaded.model.vocab_size:
-                    raise Refusal(
-                        400, "invalid_value", f"prompt: token id {token} is not in the model's vocabulary.", param="prompt"
-                    )
+            self._refuse_unknown(prompt, loaded, "prompt")
             return list(prompt)
         return loaded.encoder.encode_raw(prompt or "")
 
@@ -179,6 +176,14 @@ class Preparation:
         if tokens > 2 * window:
             raise resolve.too_long(tokens * len(text) // len(beginning), window, estimated=True)
 
+    @staticmethod
+    def _refuse_unknown(tokens: Sequence[int], loaded: Loaded, param: str) -> None:
+        """An id beyond the table of embeddings is read from memory that is somebody else's, or nobody's."""
+        for token in tokens:
+            if not 0 <= token < loaded.model.vocab_size:
+                message = f"{param}: token id {token} is not in the model's vocabulary (0 to {loaded.model.vocab_size - 1})."
+                raise Refusal(400, "invalid_value", message, param=param)
+
     def _input_ids(self, request: InferenceRequest, loaded: Loaded) -> list[list[int]]:
         instructed = QUERY.format(request.instruction) if request.instruction else ""
         return [
@@ -186,8 +191,13 @@ class Preparation:
         ]
 
     def _embedding(self, request: InferenceRequest, loaded: Loaded, window: int) -> Prepared:
+        hidden = loaded.model.config.get("hidden_size")
+        if request.dimensions is not None and isinstance(hidden, int) and request.dimensions > hidden:
+            message = f"dimensions: this model's vectors have {hidden} numbers; expected at most that, got {request.dimensions}."
+            raise Refusal(400, "invalid_value", message, param="dimensions")
         inputs = self._input_ids(request, loaded)
         for index, ids in enumerate(inputs):
+            self._refuse_unknown(ids, loaded, f"input[{index}]")
             if len(ids) > window:
                 raise Refusal(
                     400,

@@ -126,7 +126,7 @@ def render(source: str, variables: dict[str, Any], *, seconds: float = limits.RE
         with _clock(seconds):
             pieces = []
             size = 0
-            for piece in compiled(source).generate(**variables):
+            for piece in compiled(source).generate(variables):
                 size += len(piece)
                 if size > limits.RENDERED_CHARACTERS:
                     raise Refusal(

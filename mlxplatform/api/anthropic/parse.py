@@ -9,6 +9,7 @@ from typing import Any
 from mlxplatform.api import memory_tools
 from mlxplatform.api.conversation import (
     check_calls_answered,
+    checked_schema,
     compact,
     join_parts,
     media_refusal,
@@ -42,12 +43,12 @@ from mlxplatform.inference.contract import Constraint, Image, InferenceRequest, 
 
 ROLES = ("user", "assistant", "system")
 #: Anthropic allows longer names than OpenAI; tools of MCP servers use them.
-TOOL_NAME = re.compile(r"^[a-zA-Z0-9_-]{1,128}$")
+TOOL_NAME = re.compile(r"^[a-zA-Z0-9_-]{1,128}\Z")
 MAX_TOOLS = 1024
 MAX_STOPS = 64
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 #: Blocks that servers of Anthropic make and clients send back; their text is all a model here can use.
-_SERVER_BLOCKS = re.compile(r"^(server_tool_use|mcp_tool_use|[a-z_]+_tool_result)$")
+_SERVER_BLOCKS = re.compile(r"^(server_tool_use|mcp_tool_use|[a-z_]+_tool_result)\Z")
 #: Blocks that change what a conversation means and that nothing here can carry out.
 REFUSED_BLOCKS = frozenset({"container_upload", "compaction", "tool_addition", "tool_removal", "mcp_tool_listing", "fallback"})
 
@@ -123,6 +124,8 @@ def _user(blocks: list[Any], param: str) -> list[Message]:
     texts: list[str] = []
     results: list[Message] = []
     images: list[Image] = []
+    # Length of the joined text so far, and how many texts are in it.
+    written = seen_texts = 0
 
     def plain(block: Mapping[str, Any], here: str) -> None:
         value = text()(_required(block, "text", here), f"{here}.text")
@@ -137,7 +140,11 @@ def _user(blocks: list[Any], param: str) -> list[Message]:
         results.append(Message("tool", said, tool_call_id=identity, images=seen or None))
 
     def picture(block: Mapping[str, Any], here: str) -> None:
-        images.append(Image(len("\n".join(part for part in texts if part)), picture_source(block, here), here))
+        nonlocal seen_texts, written
+        fresh = [len(part) for part in texts[seen_texts:] if part]
+        written += sum(fresh) + len(fresh) - (1 if fresh and not written else 0)
+        seen_texts = len(texts)
+        images.append(Image(written, picture_source(block, here), here))
 
     _each_block(blocks, param, {"text": plain, "tool_result": tool_result, "image": picture}, texts)
     joined = "\n".join(part for part in texts if part)
@@ -219,7 +226,7 @@ def read_tools(raw: Any, param: str) -> list[Tool]:
             Tool(
                 name,
                 None if description is None else text()(description, f"{here}.description"),
-                schema,
+                checked_schema(schema, f"{here}.input_schema"),
                 None if strict is None else boolean(strict, f"{here}.strict"),
             )
         )

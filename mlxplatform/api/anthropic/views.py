@@ -17,7 +17,7 @@ from mlxplatform.http.sse import EventStreamResponse
 from mlxplatform.http.views import endpoint
 from mlxplatform.inference.client import count_tokens
 
-_VERSION = re.compile(r"^\d{4}-\d{2}-\d{2}$")
+_VERSION = re.compile(r"^[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
 
 
 def check_version(request: HttpRequest) -> None:

@@ -39,7 +39,7 @@ MOST_BYTES = 25 * MIB
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 #: Names by which clients of OpenAI's ask for several values.
 _LISTS = {"timestamp_granularities": "timestamp_granularities[]", "include": "include[]"}
-_NUMBER = re.compile(r"^[+-]?(\d+\.?\d*|\.\d+)$")
+_NUMBER = re.compile(r"^[+-]?(\d+\.?\d*|\.\d+)\Z")
 
 
 def form_number(minimum: float, maximum: float) -> Check:

@@ -31,6 +31,7 @@ from mlxplatform.api.fields import (
 )
 from mlxplatform.api.openai.embeddings.parse import read_input
 from mlxplatform.api.running import Asked
+from mlxplatform.api.sampling import PENALTY_RANGE
 from mlxplatform.inference.client import new_id
 from mlxplatform.inference.contract import Constraint, Image, InferenceRequest, Message, Refusal, Sampling, Tool, ToolCall
 
@@ -51,7 +52,7 @@ OPTION_FIELDS = table(
     honoured("seed", integer()),
     honoured("num_predict", integer(-2, MAX_COUNT), "0 and less: until the model stops"),
     honoured("stop", read_stop),
-    honoured("repeat_penalty", number(above=0, maximum=100)),
+    honoured("repeat_penalty", number(*PENALTY_RANGE)),
     honoured("repeat_last_n", integer(-1, MAX_COUNT), "-1 is the whole history"),
     honoured("presence_penalty", number(-2, 2)),
     honoured("frequency_penalty", number(-2, 2)),

@@ -42,7 +42,7 @@ def size(value: Any) -> str:
     amount = float(value)
     for unit in _UNITS:
         if amount < 1024 or unit == _UNITS[-1]:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+            return _together(f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}")
         amount /= 1024
     return ""
 
@@ -57,8 +57,13 @@ def age(value: datetime | None) -> str:
     seconds = abs(seconds)
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
-            return f"{int(seconds // length)} {unit} {suffix}"
-    return f"{int(seconds)} s {suffix}"
+            return _together(f"{int(seconds // length)} {unit} {suffix}")
+    return _together(f"{int(seconds)} s {suffix}")
+
+
+def _together(text: str) -> str:
+    """Kept on one line: a narrow column would break a number from its unit."""
+    return text.replace(" ", "\u00a0")
 
 
 @register.filter

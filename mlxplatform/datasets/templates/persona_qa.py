@@ -6,8 +6,19 @@ from collections.abc import Iterator
 
 from mlxplatform.datasets.templates.base import Ask, Draft, Drop, Field, Inputs, Source, Template, chat_row, lines, system, user
 from mlxplatform.datasets.templates.parsing import question_in
+from mlxplatform.inference.contract import Message
 
 QUESTION_TOKENS, ANSWER_TOKENS = 160, 600
+#: Told only whom to be, a small model repeats the order or speaks about the person.
+EXAMPLES = (
+    (
+        "A retired pilot with a small boat",
+        "sleep",
+        "I still wake up at four as if I had to fly. How do I get my body used to seven o'clock?",
+    ),
+    ("A girl of twelve who plays chess", "school", "Which subjects help me most if I want to build a chess computer one day?"),
+    ("A gardener in a dry country", "", "What can I plant now that needs water only once a week?"),
+)
 
 
 def sources(inputs: Inputs) -> Iterator[Source | Drop]:
@@ -19,15 +30,20 @@ def sources(inputs: Inputs) -> Iterator[Source | Drop]:
                 yield Source(f"{who}.{what}.{number}", (persona, topic, number))
 
 
+def _asking(persona: str, topic: str, number: int = 1) -> str:
+    about = f"\nTopic: {topic}" if topic else ""
+    other = f"\nQuestion number {number}: about another side of it." if number > 1 else ""
+    return f"Person: {persona}{about}{other}\nTheir question:"
+
+
 async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
     persona, topic, number = source.data
-    about = f" about {topic}" if topic else ""
-    other = f" This is question number {number}; pick another side of it." if number > 1 else ""
     question = await ask(
         "question",
         [
-            system(f"You are this person: {persona}"),
-            user(f"Ask an assistant one question{about}, in your own way.{other} Write the question only."),
+            system("You write the question that a person would ask an assistant, in the person's own way."),
+            *(turn for who, what, said in EXAMPLES for turn in (user(_asking(who, what)), Message("assistant", said))),
+            user(_asking(persona, topic, number)),
         ],
         max_tokens=QUESTION_TOKENS,
     )

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from mlxplatform.datasets.inputs import bad
-from mlxplatform.datasets.templates.base import Ask, Draft, Drop, Field, Inputs, Source, Template, lines, user
+from mlxplatform.datasets.templates.base import Ask, Draft, Drop, Field, Inputs, Source, Template, lines, system, user
 from mlxplatform.inference.contract import Message, Tool
 
 ANSWER_TOKENS = 512
+#: How an answer begins that only goes on with the transcript of the tools.
+MARKUP = ("<tool_response>", "<tool_call>")
 
 
 def parse_tools(raw: Any) -> list[Tool]:
@@ -62,6 +64,7 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
     answer = await ask(
         "answer",
         [
+            system("Answer the user in a sentence from what the tool returned."),
             user(scenario),
             Message("assistant", None, tool_calls=[call]),
             Message("tool", result, tool_call_id=call.id, name=call.name),
@@ -71,6 +74,8 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
     )
     if not answer.text:
         return [Drop("empty_answer", scenario[:120])]
+    if answer.text.startswith(MARKUP) or answer.text.strip() == result:
+        return [Drop("repeats_result", answer.text[:120])]
     function = {"name": call.name, "arguments": call.arguments}
     return [
         Draft(

@@ -90,9 +90,19 @@ def parameters(tool: Tool) -> dict[str, Any]:
     made to call a function without arguments then invents some until its tokens run out.
     """
     schema = tool.parameters or {"type": "object", "properties": {}}
+    if "type" not in schema:
+        schema = {"type": "object", **schema}  # whatever else it says: arguments are an object
     if "properties" not in schema or schema.keys() & _SPEAKS_OF_OTHERS:
         return schema
     return {**schema, "additionalProperties": False}
+
+
+def properties_of(tool: Tool) -> dict[str, Any]:
+    """Schema of each argument by its name, each of which can stand alone: what references lead to comes with it."""
+    schema = parameters(tool)
+    shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    properties = schema.get("properties") or {}
+    return {key: {**shared, **part} if shared and "$ref" in str(part) else part for key, part in properties.items()}
 
 
 def listed(tool: Tool, argument: Callable[[str, Any], tuple[Piece, ...]]) -> tuple[Piece, ...]:
@@ -100,8 +110,7 @@ def listed(tool: Tool, argument: Callable[[str, Any], tuple[Piece, ...]]) -> tup
 
     ``argument`` lays out one, from its key and schema.
     """
-    schema = parameters(tool)
-    properties = schema.get("properties") or {}
+    schema, properties = parameters(tool), properties_of(tool)
     required = [key for key in properties if key in (schema.get("required") or [])]
     optional = [argument(key, value) for key, value in properties.items() if key not in required]
     comma = Literal(",")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from mlxplatform.inference.contract import Tool
-from workers.engine.tool_parsers.layout import Json, Literal, Maybe, Piece, Until, parameters
+from workers.engine.tool_parsers.layout import Json, Literal, Maybe, Piece, Until, parameters, properties_of
 from workers.engine.tool_parsers.values import is_text
 
 
@@ -33,11 +33,9 @@ def argument_pieces(
     A text value ends at the closing ``tag`` itself, with no line break asked for in front of it: a model that
     closes without one would otherwise write on and on.
     """
-    schema = parameters(tool)
-    properties = schema.get("properties") or {}
-    required = set(schema.get("required") or [])
+    required = set(parameters(tool).get("required") or [])
     pieces: list[Piece] = []
-    for key, value in properties.items():
+    for key, value in properties_of(tool).items():
         body: tuple[Piece, ...] = (Until(tag),) if is_text(value) else (Json(value), Literal(before + tag))
         argument = (Literal(opening(key)), *body, *([Literal(after)] if after else []))
         pieces += argument if key in required else [Maybe(argument)]

@@ -12,7 +12,7 @@ from mlxplatform.api.fields import metadata, missing, wrong_value
 from mlxplatform.api.openai.chat import stored
 from mlxplatform.api.openai.chat.parse import parse
 from mlxplatform.api.openai.chat.render import ChatFacts, ChatFrames, completion_object, facts_of
-from mlxplatform.api.paging import list_object, page_of, query_ascending, query_flag, query_number
+from mlxplatform.api.paging import list_object, page_of, query_ascending, query_flag, query_number, query_pairs
 from mlxplatform.api.reckoning import Reckoning
 from mlxplatform.api.running import Call, Choices, drive, gather, place_call
 from mlxplatform.http.body import read_json
@@ -114,19 +114,20 @@ async def list_stored(request: HttpRequest) -> dict[str, Any]:
         Kind.CHAT,
         _project(request),
         limit=limit,
-        after=request.GET.get("after"),
+        after=request.GET.get("after") or None,
         ascending=ascending,
         model=request.GET.get("model"),
+        metadata=query_pairs(request, "metadata"),
     )
     return list_object([_shown(row) for row in rows], more)
 
 
 async def update(request: HttpRequest, completion_id: str) -> dict[str, Any]:
     body = await read_json(request)
-    if not isinstance(body.get("metadata"), dict):
+    if "metadata" not in body:
         raise missing("metadata")
     row = await _row(request, completion_id)
-    pairs = metadata(body["metadata"], "metadata")
+    pairs = {} if body["metadata"] is None else metadata(body["metadata"], "metadata")
     await history.off_loop(history.update_metadata, row.id, Kind.CHAT, row.project, pairs)
     return {**_shown(row), "metadata": pairs}
 

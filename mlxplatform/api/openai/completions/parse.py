@@ -79,6 +79,7 @@ FIELDS = table(
     honoured("prompt_cache_key", text(MAX_NAME), "prompt-cache affinity"),
     *OPENAI_FIELDS,
     refused("suffix", "Insertion is not available for these models.", ""),
+    refused("response_format", "It needs a chat; use /v1/chat/completions.", {"type": "text"}),
     ignored("user", "no use for it"),
 )
 

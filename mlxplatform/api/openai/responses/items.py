@@ -53,7 +53,7 @@ REFUSED = (
     "program_output",
 )
 #: Ids of the items we made: prefix, the digits of the response they are of, position.
-_OWN_ITEM = re.compile(r"^[a-z]+_([0-9a-f]{32})[0-9]{2,}$")
+_OWN_ITEM = re.compile(r"^[a-z]+_([0-9a-f]{32})[0-9]{2,}\Z")
 
 Item = dict[str, Any]
 
@@ -70,7 +70,7 @@ def read_input(raw: Any, param: str) -> list[Item]:
 def _item(raw: Any, param: str) -> Item:
     if not isinstance(raw, dict):
         refusal = wrong_type(param, "an object", raw)
-        refusal.param = "input"
+        refusal.param = param.partition("[")[0]
         raise refusal
     kind = raw.get("type")
     if kind is None:
@@ -81,7 +81,7 @@ def _item(raw: Any, param: str) -> Item:
         shown = kind[:SHOWN] if isinstance(kind, str) else "that"
         names = ", ".join(f"'{name}'" for name in SUPPORTED)
         refusal = wrong_value(param, f"items of type '{shown}' are not supported here. Supported types are: {names}.")
-        refusal.param = "input"
+        refusal.param = param.partition("[")[0]
         raise refusal
     item = {**raw, "type": kind}
     check_item(item, param)
@@ -179,8 +179,11 @@ def _add_call(turns: list[Message], item: Item) -> None:
         arguments = compact({"input": item.get("input", "")})
     call = ToolCall(item["call_id"], item["name"], arguments)
     last = turns[-1] if turns else None
-    if last is not None and last.role == "assistant":
-        turns[-1] = Message("assistant", last.content, tool_calls=[*(last.tool_calls or []), call])
+    if last is not None and last.role == "assistant" and last.tool_calls:
+        # In place: copying what is there for each of many calls would take a time that grows with their square.
+        last.tool_calls.append(call)
+    elif last is not None and last.role == "assistant":
+        turns[-1] = Message("assistant", last.content, tool_calls=[call])
     else:
         turns.append(Message("assistant", None, tool_calls=[call]))
 

@@ -12,6 +12,7 @@ from mlxplatform.api.conversation import (
     limit_tools,
     read_function,
     read_response_format,
+    read_schema,
     read_tool_choice,
     refuse_duplicates,
     structured_outputs,
@@ -52,8 +53,8 @@ def read_text_config(raw: Any, param: str) -> dict[str, Any]:
     constraint = None
     if form is not None:
         form = mapping(form, f"{param}.format")
-        nested = {"type": form.get("type"), "json_schema": form} if form.get("type") == "json_schema" else form
-        constraint = read_response_format(nested, f"{param}.format")
+        flat = form.get("type") == "json_schema"
+        constraint = read_schema(form, f"{param}.format") if flat else read_response_format(form, f"{param}.format")
     return {"format": form or {"type": "text"}, "constraint": constraint}
 
 

@@ -39,6 +39,7 @@ function show(event) {
     return;
   }
   if (event.type === "stage") return line(`— ${event.stage}${event.message ? ": " + event.message : ""}`);
+  if (event.type === "state") return line(`— ${event.state}${event.by ? " by " + event.by : ""}`);
   line(`— ${event.type}${event.error ? ": " + event.error : ""}`);
 }
 

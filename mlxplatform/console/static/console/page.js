@@ -55,6 +55,11 @@ for (const box of document.querySelectorAll("input[data-check-all]")) {
   });
 }
 
+/* What scrolls sideways and holds nothing to step to is itself stepped to, or a keyboard could not scroll it. */
+for (const box of document.querySelectorAll(".scroll, #chart, #usage-chart")) {
+  if (!box.querySelector("a, button, input, select, textarea")) box.tabIndex = 0;
+}
+
 /* On a phone the menu is folded until asked for; without this script it stays open. */
 const menu = document.querySelector("details.menu");
 if (menu) {
