@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-from workers.child_process import DOOR, READY
+from workers import listener
 from workers.guard import end_with_parent
 from workers.turns import take_short_turns
 
@@ -37,8 +37,8 @@ def refusal_to_bind(host: str) -> str:
 
 def endpoint(host: str, port: int) -> str:
     """Where to accept, in Twisted's endpoint language: the supervisor's socket, else the address with its colons escaped."""
-    if door := os.environ.pop(DOOR, ""):
-        os.set_inheritable(int(door), False)
+    door = listener.inherited()
+    if door is not None:
         return f"fd:fileno={door}"
     return f"tcp:port={port}:interface={host.replace(':', chr(92) + ':')}"
 
@@ -76,16 +76,10 @@ def main() -> None:
         endpoints=[endpoint(settings.ENV.host, settings.ENV.port)],
         body_limit=limit_of,
         drain_seconds=DRAIN_SECONDS,
-        on_accepting=_tell_ready,
+        on_accepting=listener.tell_ready,
     )
     signal.signal(signal.SIGUSR1, lambda *_: server.hand_over(HANDOVER_SECONDS))
     server.run()
-
-
-def _tell_ready() -> None:
-    if said := os.environ.pop(READY, ""):
-        os.write(int(said), b"1")
-        os.close(int(said))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from workers.listener import DOOR, READY
 from workers.output import Output
 from workers.procfile import Process
 
@@ -27,8 +28,6 @@ STABLE_AFTER = 60.0
 LINE_LIMIT = 2**16
 #: A machine that has no process, memory or descriptor to spare just now; it may have a moment later.
 PASSING = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
-#: Environment variables that carry the numbers of the socket to accept from, and of the pipe to write to once that is done.
-DOOR, READY = "MLXP_DOOR", "MLXP_READY"
 #: Seconds a dead child's last lines may take to arrive.
 LAST_LINES = 1.0
 

@@ -7,12 +7,15 @@ refused. IPv4 only: Daphne adopts no other socket by its number; an IPv6 address
 from __future__ import annotations
 
 import errno
+import os
 import socket
 
 from workers.instance import CannotStart
 
 #: Connections that may wait for a web process.
 BACKLOG = 1024
+#: Environment variables that carry the numbers of the socket to accept from, and of the pipe to write to once that is done.
+DOOR, READY = "MLXP_DOOR", "MLXP_READY"
 
 
 def listen(host: str, port: int) -> socket.socket | None:
@@ -46,3 +49,19 @@ def _why(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EADDRNOTAVAIL:
         return f"MLXPLATFORM_HOST={host} is not an address of this machine."
     return f"port {port} on {host} is taken by another program; choose another with PORT=…."
+
+
+def inherited() -> int | None:
+    """The number of the socket that the supervisor gave to this process, once; None when it gave none."""
+    door = os.environ.pop(DOOR, "")
+    if not door:
+        return None
+    os.set_inheritable(int(door), False)
+    return int(door)
+
+
+def tell_ready() -> None:
+    """Tell the supervisor that connections are accepted now."""
+    if said := os.environ.pop(READY, ""):
+        os.write(int(said), b"1")
+        os.close(int(said))

@@ -122,12 +122,7 @@ class Stream:
         if self._early:
             events, self._early = self._early, []
             return events
-        if not self._inbox.pending:
-            try:
-                async with asyncio.timeout(timeout):
-                    await self._inbox.ready.wait()
-            except TimeoutError:
-                return []
+        await self._inbox.wait(timeout)
         events = self._inbox.take()
         for event in events:
             if isinstance(event, Admitted):

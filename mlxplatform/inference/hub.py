@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import math
 import secrets
 import time
 import weakref
@@ -52,7 +53,21 @@ _pack = msgspec.msgpack.Encoder().encode
 class Inbox:
     """What piled up for one request. One reader."""
 
-    __slots__ = ("background", "cost", "ended", "host", "instance", "lost_at", "next_seq", "pending", "pieces", "prompt", "ready")
+    __slots__ = (
+        "_alarm",
+        "_patience_ends",
+        "_reader",
+        "background",
+        "cost",
+        "ended",
+        "host",
+        "instance",
+        "lost_at",
+        "next_seq",
+        "pending",
+        "pieces",
+        "prompt",
+    )
 
     def __init__(self, host: str, instance: str, *, background: bool = False) -> None:
         self.host = host
@@ -65,8 +80,10 @@ class Inbox:
         self.prompt = self.pieces = 0
         self.pending: list[Event] = []
         self.cost = 0
-        self.ready = asyncio.Event()
         self.ended = False
+        self._reader: asyncio.Future[None] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._patience_ends = 0.0
 
     def put(self, events: list[Event]) -> None:
         self.pending += events
@@ -78,7 +95,7 @@ class Inbox:
                 self.cost += EVENT_COST
                 if isinstance(event, Admitted):
                     self.prompt = event.prompt_tokens
-        self.ready.set()
+        self._wake()
 
     def usage(self) -> Usage | None:
         """What was used at least, for an answer whose true count is lost with its engine or broker."""
@@ -86,8 +103,42 @@ class Inbox:
 
     def take(self) -> list[Event]:
         events, self.pending, self.cost = self.pending, [], 0
-        self.ready.clear()
         return events
+
+    async def wait(self, timeout: float | None) -> None:
+        """Until something is pending, or for ``timeout`` seconds.
+
+        No timer is set for each event, since most come long before it would ring: one that rings too early is set again.
+        """
+        if self.pending:
+            return
+        loop = asyncio.get_running_loop()
+        self._reader = loop.create_future()
+        self._patience_ends = math.inf if timeout is None else loop.time() + timeout
+        if timeout is not None and (self._alarm is None or self._alarm.when() > self._patience_ends):
+            self._set_alarm(loop)
+        try:
+            await self._reader
+        finally:
+            self._reader = None
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    def _set_alarm(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = loop.call_at(self._patience_ends, self._ring, loop)
+
+    def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._alarm = None
+        if self._reader is None or self._patience_ends == math.inf:
+            return
+        if loop.time() < self._patience_ends:
+            self._set_alarm(loop)
+        else:
+            self._wake()
 
 
 def merge(events: list[Event]) -> list[Event]:

@@ -152,6 +152,16 @@ async def test_silence_gives_nothing() -> None:
     assert await (await opened()).read(0.01) == []
 
 
+async def test_each_wait_has_the_whole_of_its_patience() -> None:
+    """Also when the alarm of an earlier wait rings in the middle of it."""
+    async with await opened() as stream:
+        for seq, patience in enumerate((0.4, 0.4, 0.4, None), start=1):
+            reading = asyncio.create_task(stream.read(patience))
+            await asyncio.sleep(0.25)
+            await publish(("r1", seq, [Text("a")]))
+            assert await reading == [Text("a")]
+
+
 async def test_a_lost_broker_fails_what_waits(broker: redis.Redis) -> None:
     stream = await opened()
     await asyncio.to_thread(broker.client_kill_filter, _type="pubsub")
