@@ -12,7 +12,7 @@ import sys
 
 from workers import listener
 from workers.guard import end_with_parent
-from workers.turns import take_short_turns
+from workers.turns import keep_what_is_loaded, take_short_turns
 
 #: Seconds running requests may go on after SIGTERM. Less than the supervisor's patience.
 DRAIN_SECONDS = 5.0
@@ -79,6 +79,7 @@ def main() -> None:
         on_accepting=listener.tell_ready,
     )
     signal.signal(signal.SIGUSR1, lambda *_: server.hand_over(HANDOVER_SECONDS))
+    keep_what_is_loaded()
     server.run()
 
 

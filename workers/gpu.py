@@ -16,7 +16,7 @@ import structlog
 
 from workers.guard import end_with_parent
 from workers.stopping import Stop
-from workers.turns import take_short_turns
+from workers.turns import keep_what_is_loaded, take_short_turns
 
 if TYPE_CHECKING:
     import dramatiq
@@ -76,6 +76,7 @@ def main() -> None:
         sys.exit(os.EX_CONFIG)
 
     take_short_turns()
+    keep_what_is_loaded()
     stop = Stop()
     end_with_parent(stop.set, grace=DRAIN_SECONDS + 1)
 

@@ -111,7 +111,10 @@ class Request(WebRequest):
             self.registerProducer(self.flow, True)
         if self.method == b"HEAD" and message["type"] == "http.response.body":
             message = {**message, "body": b""}  # the stock protocol leaks every piece but the first
-        super().handle_reply(message)
+        if message["type"] == "http.response.body" and message.get("more_body") and self._response_started:
+            self.write(message.get("body", b""))  # all that the stock protocol does, without a line of log for each token
+        else:
+            super().handle_reply(message)
 
     def finish(self) -> None:
         if self.producer is not None:
