@@ -22,6 +22,7 @@ class Model:
     id: str
     bytes: int = 100
     parameters: int = 25
+    obstacle: str = ""
 
 
 @dataclass
