@@ -17,6 +17,8 @@ mlx-platform COMMAND …    one of the management commands, such as:
     keys create NAME      make an API key          people add NAME     let somebody sign in
     models pull NAME      fetch a model            chat                talk to it here
     jobs                  list and follow jobs     doctor              find what does not agree
+    quantize MODEL        make a smaller copy      finetune MODEL …    teach a model
+    memory                a wiki from your chats   restart             take up new code
     backup FILE           save everything          restore FILE        bring it back
 mlx-platform help         all commands
 

@@ -56,11 +56,11 @@ def body_of(posted: QueryDict, fields: Sequence[Field]) -> dict[str, Any]:
         if field.kind == "bool":
             body[field.name] = field.name in posted
         elif raw:
-            body[field.name] = _number(raw, field.kind) if field.kind in {"int", "float"} else raw
+            body[field.name] = number(raw, field.kind) if field.kind in {"int", "float"} else raw
     return body
 
 
-def _number(raw: str, kind: str) -> int | float | str:
+def number(raw: str, kind: str) -> int | float | str:
     try:
         return int(raw) if kind == "int" else float(raw)
     except ValueError:

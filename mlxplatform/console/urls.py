@@ -37,6 +37,7 @@ urlpatterns = [
     path("console/conversations/<str:conversation_id>", conversations.conversation, name="conversation"),
     path("console/jobs", jobs.job_list, name="jobs"),
     path("console/jobs/action", jobs.job_action, name="job-action"),
+    path("console/queues/action", jobs.queue_action, name="queue-action"),
     path("console/jobs/<str:job_id>", jobs.job_detail, name="job"),
     path("console/datasets", datasets.dataset_list, name="datasets"),
     path("console/datasets/previews/<str:job_id>", datasets.dataset_preview, name="dataset-preview"),

@@ -64,7 +64,7 @@ class _Look:
         queue = job.queue
         if queue in self._held:
             whose = self._held[queue] or "an operator"
-            return f"Its queue {queue} is held by {whose}, until an operator lets it go on (POST /api/queues/{queue}/resume)."
+            return f"Its queue {queue} is held by {whose}, until an operator lets it go on (on the page of all jobs)."
         if job.due_at > timezone.now():
             return f"{'Tries again' if job.attempts else 'Starts'} at {job.due_at:%H:%M:%S} UTC."
         if job.lane and Job.objects.filter(lane=job.lane, state=RUNNING).exists():

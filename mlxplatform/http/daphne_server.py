@@ -7,7 +7,8 @@ Three things differ from Daphne as it comes:
 * A request body stays in the spool file it arrived in and is read as the application asks for it (stock: all of
   it is copied to a queue in memory). Past the path's limit nothing more is stored; the application sees one byte
   too many and refuses.
-* At shutdown the listening socket closes first, running requests may finish, then the rest is cancelled.
+* At shutdown the listening socket closes first, running requests may finish (each with its connection), then the rest is
+  cancelled.
 
 It knows ASGI and Twisted. It knows no route: limits come as a function, errors are rendered by
 :mod:`mlxplatform.http.errors`. WebSockets are Daphne's own.
@@ -32,7 +33,7 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.web import http
 from zope.interface import implementer
 
-from mlxplatform.http import beside
+from mlxplatform.http import beside, leaving
 from mlxplatform.http.errors import INTERNAL, dialect_of, error_body, to_json
 from mlxplatform.inference.contract import Refusal
 
@@ -109,6 +110,8 @@ class Request(WebRequest):
     def handle_reply(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start" and not self._response_started and self.channel is not None:
             self.registerProducer(self.flow, True)
+            if self.server.closing:
+                self.setHeader(b"connection", b"close")
         if self.method == b"HEAD" and message["type"] == "http.response.body":
             message = {**message, "body": b""}  # the stock protocol leaks every piece but the first
         if message["type"] == "http.response.body" and message.get("more_body") and self._response_started:
@@ -119,6 +122,8 @@ class Request(WebRequest):
     def finish(self) -> None:
         if self.producer is not None:
             self.unregisterProducer()
+        if self.server.closing and self.channel is not None:
+            self.channel.persistent = 0  # the next request of this client belongs to the server that follows
         super().finish()
 
     def connectionLost(self, reason: Any) -> None:
@@ -308,6 +313,7 @@ class Server(daphne.server.Server):
             port.stopListening()
         if running := self._running():
             log.info("draining", requests=len(running), seconds=self.drain_seconds)
+        await leaving.begin()
         until = asyncio.get_running_loop().time() + self.drain_seconds
         # A connection that was kept open may bring another request meanwhile.
         while (running := self._running()) and (left := until - asyncio.get_running_loop().time()) > 0:

@@ -18,8 +18,8 @@ from unfold.decorators import display
 
 from mlxplatform.accounts import audit
 from mlxplatform.inference.contract import Refusal
+from mlxplatform.jobs.acting import act, let_go_on
 from mlxplatform.jobs.models import Job, QueuePause, Worker
-from mlxplatform.jobs.views import act
 
 STATE_COLOURS = {
     "queued": "info",
@@ -147,8 +147,7 @@ class QueuePauseAdmin(ModelAdmin):
         audit.record(obj.paused_by, "queue.pause", obj.queue)
 
     def delete_model(self, request: HttpRequest, obj: QueuePause) -> None:
-        audit.record(f"user:{request.user.get_username()}", "queue.resume", obj.queue)
-        super().delete_model(request, obj)
+        let_go_on(obj.queue, f"user:{request.user.get_username()}")
 
     def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
         for pause in queryset:

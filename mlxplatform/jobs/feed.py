@@ -52,11 +52,21 @@ class Feed:
         self._tasks: list[asyncio.Task[None]] = []
         self._touched = asyncio.Event()
         self._hinted: set[str] = set()
+        #: Whether this process leaves, and readers that can come back elsewhere were sent away.
+        self.left = False
 
-    async def follow(self, job_id: str, after: int) -> AsyncGenerator[list[dict[str, Any]], None]:
+    async def leave(self) -> None:
+        """End the following of those who can go on elsewhere."""
+        self.left = True
+        for watched in list(self._watched.values()):
+            async with watched.changed:
+                watched.changed.notify_all()
+
+    async def follow(self, job_id: str, after: int, *, returns: bool = False) -> AsyncGenerator[list[dict[str, Any]], None]:
         """Yield lists of events numbered above ``after``, in order without gaps, until the job has ended.
 
-        An ended job yields its history and stops. The caller has checked that the job exists.
+        An ended job yields its history and stops. The caller has checked that the job exists. A reader that ``returns``
+        (it comes back by itself, and goes on where it was) is not kept when this process leaves.
         """
         watched = self._watched.setdefault(job_id, _Watched())
         watched.readers += 1
@@ -71,10 +81,10 @@ class Feed:
                         break
                     after = page[-1]["seq"]
                     yield page
-                if ended:
+                if ended or (returns and self.left):
                     return
                 async with watched.changed:
-                    while watched.last_seq <= after and not watched.ended:
+                    while watched.last_seq <= after and not watched.ended and not (returns and self.left):
                         await watched.changed.wait()
         finally:
             watched.readers -= 1
@@ -166,6 +176,11 @@ def _is_contiguous(page: list[dict[str, Any]]) -> bool:
 
 
 _feeds: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Feed] = weakref.WeakKeyDictionary()
+
+
+async def leave() -> None:
+    """This process leaves: send away the readers that return."""
+    await feed().leave()
 
 
 def feed() -> Feed:

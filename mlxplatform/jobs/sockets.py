@@ -1,8 +1,8 @@
 """``/ws/jobs/{id}``: a job's events over WebSocket, from the number in ``?after=`` on.
 
 One text message per event, the same JSON as the event stream's ``data:``. The socket closes with 1000 after the
-terminal event, with 4404 for an unknown job and with 4401 when its key is no longer valid; whoever may not see jobs
-gets no socket. What the client sends is ignored.
+terminal event, with 4404 for an unknown job, with 4401 when its key is no longer valid and with 1012 when a signed-in
+person's web process is replaced by another; whoever may not see jobs gets no socket. What the client sends is ignored.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from asgiref.sync import sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.core.handlers.asgi import ASGIRequest
 
+from mlxplatform.accounts.actors import PERSON
 from mlxplatform.accounts.identity import identify, still_welcome
 from mlxplatform.accounts.middleware import RECHECK_SECONDS
 from mlxplatform.inference.contract import Refusal
@@ -28,6 +29,8 @@ from mlxplatform.jobs.feed import feed
 NOT_FOUND = 4404
 #: The same for 401, after the key was revoked or expired.
 NO_LONGER = 4401
+#: The standard's "service restart": connect again.
+RESTART = 1012
 
 
 class JobSocket(AsyncWebsocketConsumer):
@@ -51,8 +54,9 @@ class JobSocket(AsyncWebsocketConsumer):
             await self.close(NOT_FOUND)
             return
         after = _after(self.scope.get("query_string", b""), last_seq)
+        returns = request.identity.actor.startswith(PERSON)  # type: ignore[attr-defined]
         self._tasks = [
-            asyncio.ensure_future(self._follow(job_id, after)),
+            asyncio.ensure_future(self._follow(job_id, after, returns)),
             asyncio.ensure_future(self._watch(request)),
         ]
 
@@ -63,15 +67,15 @@ class JobSocket(AsyncWebsocketConsumer):
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         return
 
-    async def _follow(self, job_id: str, after: int) -> None:
-        events = feed().follow(job_id, after)
+    async def _follow(self, job_id: str, after: int, returns: bool) -> None:
+        events = feed().follow(job_id, after, returns=returns)
         try:
             async for page in events:
                 for event in page:
                     await self.send(text_data=msgspec.json.encode(event).decode())
         finally:
             await events.aclose()
-        await self.close(1000)
+        await self.close(RESTART if returns and feed().left else 1000)
 
     async def _watch(self, request: ASGIRequest) -> None:
         """The socket ends with the key, or the person, that opened it."""

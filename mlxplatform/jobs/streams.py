@@ -3,7 +3,8 @@
 Stream grammar: ``retry: 1500``, then one frame per event (``id:`` its number, ``data:`` its JSON), comments while
 nothing happens, and after the terminal event ``event: end``. A client that comes back with ``Last-Event-ID: n``
 gets n+1 and on. A ``Last-Event-ID`` that names no event of this log (not a number, too large, older than what is
-kept) is answered by ``event: reset`` with the job's present row, followed by everything there is.
+kept) is answered by ``event: reset`` with the job's present row, followed by everything there is. A page's stream ends
+without ``event: end`` when the web process is replaced: the browser takes it up again in the next one.
 """
 
 from __future__ import annotations
@@ -32,23 +33,25 @@ def position(raw: str | None, last_seq: int, first_seq: int) -> int | None:
     return number
 
 
-async def job_frames(job: dict[str, Any], after: int | None) -> AsyncGenerator[bytes, None]:
-    """Frames of one job's stream, beginning after event ``after`` (None: a reset, then from the start)."""
+async def job_frames(job: dict[str, Any], after: int | None, *, returns: bool = False) -> AsyncGenerator[bytes, None]:
+    """Frames of one job's stream, beginning after event ``after`` (None: a reset, then from the start). ``returns``: see
+    :meth:`~mlxplatform.jobs.feed.Feed.follow`."""
     yield RETRY
     if after is None:
         yield sse.event_frame("reset", job)
         after = 0
-    frames = sse.with_heartbeats(_frames(job["id"], after))
+    frames = sse.with_heartbeats(_frames(job["id"], after, returns))
     try:
         async for frame in frames:
             yield frame
     finally:
         await frames.aclose()
-    yield END
+    if not (returns and feed().left):
+        yield END
 
 
-async def _frames(job_id: str, after: int) -> AsyncIterator[bytes]:
-    events = feed().follow(job_id, after)
+async def _frames(job_id: str, after: int, returns: bool) -> AsyncIterator[bytes]:
+    events = feed().follow(job_id, after, returns=returns)
     try:
         async for page in events:
             yield b"".join(sse.numbered_frame(event["seq"], event) for event in page)

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import transaction
 from django.db.models import Count
 from django.http import HttpRequest, StreamingHttpResponse
 
-from mlxplatform.accounts import audit
+from mlxplatform.accounts.actors import PERSON
 from mlxplatform.http.body import read_json
 from mlxplatform.http.sse import EventStreamResponse
 from mlxplatform.http.views import endpoint
 from mlxplatform.inference.contract import Refusal
-from mlxplatform.jobs import export, queries, service, streams
+from mlxplatform.jobs import acting, export, queries, streams
 from mlxplatform.jobs.models import Job, QueuePause, Worker
 from mlxplatform.jobs.outlook import outlook
 from mlxplatform.jobs.states import TERMINAL
 from mlxplatform.jobs.wire import job_json
 
-#: What a person may do to a job, by the last part of the path.
-ACTIONS: dict[str, Callable[[str, str], Job]] = {
-    "cancel": service.cancel,
-    "retry": service.retry,
-    "pause": service.pause,
-    "resume": service.resume,
-}
 #: Most jobs one bulk request may change.
 BULK_LIMIT = 10_000
 
@@ -57,7 +48,9 @@ async def stream_job(request: HttpRequest, job_id: str) -> EventStreamResponse:
     job, first_seq = await sync_to_async(_find)(request, job_id)
     asked = request.headers.get("Last-Event-ID") or request.GET.get("after")
     after = streams.position(asked, job.last_seq, first_seq)
-    return EventStreamResponse(streams.job_frames(job_json(job), after))
+    # Pages come back by themselves (EventSource); a program's stream is not cut while its process may stay.
+    returns = actor_of(request).startswith(PERSON)
+    return EventStreamResponse(streams.job_frames(job_json(job), after, returns=returns))
 
 
 async def download_events(request: HttpRequest, job_id: str) -> StreamingHttpResponse:
@@ -83,7 +76,7 @@ async def export_jobs(request: HttpRequest) -> StreamingHttpResponse:
 
 def act_on_job(request: HttpRequest, job_id: str, action: str) -> dict[str, Any]:
     job, _ = _find(request, job_id)
-    return {"ok": True, "job": job_json(act(job, action, actor_of(request)))}
+    return {"ok": True, "job": job_json(acting.act(job, action, actor_of(request)))}
 
 
 async def act_on_jobs(request: HttpRequest, action: str) -> dict[str, Any]:
@@ -117,21 +110,6 @@ def _find(request: HttpRequest, job_id: str) -> tuple[Job, int]:
     return job, first or job.last_seq + 1
 
 
-def act(job: Job, action: str, by: str) -> Job:
-    """Carry out a person's action and record it, in one transaction."""
-    with transaction.atomic():
-        changed = ACTIONS[action](job.id, by)
-        audit.record(
-            by,
-            f"job.{action}",
-            job.id,
-            project=job.project,
-            before={"state": job.state, "wish": job.wish},
-            after={"state": changed.state, "wish": changed.wish},
-        )
-    return changed
-
-
 def _act_on_many(request: HttpRequest, action: str, body: dict[str, Any]) -> tuple[list[str], list[dict[str, str]]]:
     jobs = queries.filtered(queries.visible(request), {key: value for key, value in body.items() if key != "ids"})
     if body.get("ids") is not None:
@@ -139,7 +117,7 @@ def _act_on_many(request: HttpRequest, action: str, body: dict[str, Any]) -> tup
     changed, refused = [], []
     for job in jobs.order_by("created_at", "id")[:BULK_LIMIT]:
         try:
-            changed.append(act(job, action, actor_of(request)).id)
+            changed.append(acting.act(job, action, actor_of(request)).id)
         except Refusal as refusal:
             refused.append({"id": job.id, "error": refusal.message})
     return changed, refused
@@ -165,15 +143,10 @@ def list_queues(request: HttpRequest) -> dict[str, Any]:
 
 def act_on_queue(request: HttpRequest, queue: str, action: str) -> dict[str, Any]:
     """Hold a queue (what runs goes on) or let it go on. It concerns every project: the door asks for the scope 'operate'."""
-    by = actor_of(request)
-    with transaction.atomic():
-        if action == "pause":
-            if not (Worker.objects.filter(queue=queue).exists() or Job.objects.filter(queue=queue).exists()):
-                raise Refusal(404, "queue_not_found", "queue not found")
-            QueuePause.objects.get_or_create(queue=queue, defaults={"paused_by": by})
-        else:
-            QueuePause.objects.filter(queue=queue).delete()
-        audit.record(by, f"queue.{action}", queue)
+    if action == "pause":
+        acting.hold(queue, actor_of(request))
+    else:
+        acting.let_go_on(queue, actor_of(request))
     return {"ok": True, "queue": {"name": queue, "paused": action == "pause"}}
 
 

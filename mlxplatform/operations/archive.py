@@ -7,8 +7,9 @@
     home/<path>            every other file of the data directory that is worth keeping
 
 Written under a temporary name and renamed when whole. Reading verifies every checksum before anything is
-unpacked, so a damaged archive changes nothing. What can be made again is left out: broker state, logs,
-static files, caches and, unless asked for, model weights.
+unpacked, so a damaged archive changes nothing. An archive may come from anywhere: it holds plain files under names
+that a backup gives, each once, and no more than fits on the disk. What can be made again is left out: broker state,
+logs, static files, caches and, unless asked for, model weights.
 """
 
 from __future__ import annotations
@@ -34,10 +35,16 @@ LEFT_OUT = frozenset({"broker", "logs", "static", "cache", "backups", "tmp", "lo
 _DATABASE = "db.sqlite3"
 _MANIFEST = "manifest.json"
 _CHUNK = 1 << 20
+#: Bytes of a manifest: a million files fit. It is the one member that is read into memory.
+_MANIFEST_LIMIT = 256 << 20
 
 
 class Damaged(Exception):
     """The archive cannot be trusted; the message says why."""
+
+
+class NoRoom(Exception):
+    """The archive unpacks to more than there is room for."""
 
 
 @dataclass(frozen=True)
@@ -96,31 +103,41 @@ def write(home: Path, target: Path, *, models: bool = False) -> Manifest:
     return manifest
 
 
-def verify(source: Path) -> Manifest:
+def verify(source: Path, room: int | None = None) -> Manifest:
     """Read all of an archive and compare it with its manifest.
 
     Raises:
-        Damaged: anything missing, added, changed or cut off.
+        Damaged: anything missing, added, changed, twice there or cut off.
+        NoRoom: it unpacks to more than ``room`` bytes; found by what it says of itself, before it is read.
     """
     seen: dict[str, Member] = {}
     manifest: Manifest | None = None
+    total = 0
     try:
         with tarfile.open(source, mode="r|gz") as tar:
             for info in tar:
-                content = tar.extractfile(info) if info.isfile() else None
+                # A sparse file is a few bytes that say how many there are.
+                content = tar.extractfile(info) if info.isfile() and not info.issparse() else None
                 if content is None or not _is_safe(info.name):
                     raise Damaged(f"it holds {info.name!r}, which no backup contains")
-                if info.name == _MANIFEST:
-                    manifest = _manifest(content.read())
-                else:
+                if info.name in seen or (info.name == _MANIFEST and manifest is not None):
+                    raise Damaged(f"it holds {info.name!r} twice")
+                total += info.size
+                if room is not None and total > room:
+                    raise NoRoom(f"it unpacks to at least {total} bytes, and {room} are free")
+                if info.name != _MANIFEST:
                     seen[info.name] = _digest(content)
-    except (tarfile.TarError, EOFError, OSError, ValueError, KeyError, TypeError) as error:
+                elif info.size <= _MANIFEST_LIMIT:
+                    manifest = _manifest(content.read())
+    except (tarfile.TarError, EOFError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"it cannot be read to its end ({error})") from None
     if manifest is None:
         raise Damaged("it has no manifest, so it was cut off or is not a backup")
     if manifest.members != seen:
         wrong = sorted(name for name in manifest.members.keys() | seen.keys() if manifest.members.get(name) != seen.get(name))
-        raise Damaged(f"{wrong[0]} is not what was backed up")
+        raise Damaged(f"{wrong[0]!r} is not what was backed up")
+    if folders := seen.keys() & {str(folder) for name in seen for folder in PurePosixPath(name).parents}:
+        raise Damaged(f"it holds {min(folders)!r} as a file and as a folder")
     if _DATABASE not in seen:
         raise Damaged("it has no database")
     return manifest
@@ -133,10 +150,10 @@ def restore(source: Path, home: Path) -> Manifest:
     there before is kept in ``home/backups/replaced-<time>``.
 
     Raises:
-        Damaged: see :func:`verify`; nothing was touched.
+        Damaged, NoRoom: see :func:`verify`; nothing was touched.
     """
-    manifest = verify(source)
     home.mkdir(parents=True, exist_ok=True)
+    manifest = verify(source, shutil.disk_usage(home).free)
     with tempfile.TemporaryDirectory(prefix=".restore-", dir=home) as scratch_name:
         scratch = Path(scratch_name)
         with tarfile.open(source, mode="r|gz") as tar:
@@ -167,8 +184,7 @@ def restore(source: Path, home: Path) -> Manifest:
 
 def _kept(home: Path, *, models: bool) -> Iterator[Path]:
     for entry in sorted(home.iterdir()):
-        left_out = entry.name in LEFT_OUT and not (models and entry.name == "models")
-        if left_out or entry.name.startswith((".", _DATABASE)) or entry.is_symlink():
+        if not _is_kept(entry.name, models=models) or entry.is_symlink():
             continue
         if entry.is_file():
             yield entry
@@ -217,7 +233,16 @@ def _manifest(raw: bytes) -> Manifest:
 
 
 def _is_safe(name: str) -> bool:
-    parts = PurePosixPath(name).parts
-    return (
-        bool(parts) and ".." not in parts and not name.startswith("/") and (name in {_MANIFEST, _DATABASE} or parts[0] == "home")
-    )
+    """Whether a backup gives this name, in this spelling."""
+    path = PurePosixPath(name)
+    if name in {_MANIFEST, _DATABASE}:
+        return True
+    if path.as_posix() != name or ".." in path.parts or len(path.parts) < 2 or path.parts[0] != "home":
+        return False
+    return _is_kept(path.parts[1], models=True)
+
+
+def _is_kept(name: str, *, models: bool) -> bool:
+    """Whether what has this name directly under the data directory belongs into a backup."""
+    left_out = name in LEFT_OUT and not (models and name == "models")
+    return not left_out and not name.startswith((".", _DATABASE))

@@ -13,11 +13,16 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.admin.utils import quote
 from django.test import AsyncClient, Client
+from redis import Redis
 
 from mlxplatform.accounts.models import AuditEntry
-from mlxplatform.jobs import moves, service
-from mlxplatform.jobs.models import Job, QueuePause
+from mlxplatform.http import leaving
+from mlxplatform.jobs import moves, service, streams
+from mlxplatform.jobs.feed import feed
+from mlxplatform.jobs.models import Job, QueuePause, Worker
 from mlxplatform.jobs.moves import Holder, NewEvent
+from mlxplatform.jobs.wire import job_json
+from tests.api.test_ownership import RED, signed_in
 from tests.fixtures import job_kinds
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("broker")]
@@ -247,6 +252,27 @@ def websocket(job_id: str, peer: str = "127.0.0.1") -> Any:
     return socket
 
 
+async def test_pages_are_sent_away_when_their_web_process_leaves_and_programs_stay() -> None:
+    job = await sync_to_async(service.submit)("test.lines", {"n": 1})
+    page, program = (feed().follow(job.id, 0, returns=returns) for returns in (True, False))
+    for reader in (page, program):
+        assert [event["seq"] for event in await anext(reader)] == [1]
+    frames = streams.job_frames(job_json(job), 1, returns=True)
+    assert await anext(frames) == streams.RETRY
+    waiting = [asyncio.ensure_future(anext(reader, None)) for reader in (page, program, frames)]
+    await asyncio.sleep(0)
+    await leaving.begin()
+    assert await waiting[0] is None
+    assert await waiting[2] is None, "without 'end': the browser comes back"
+    assert not waiting[1].done()
+    await sync_to_async(service.cancel)(job.id)
+    assert [event["type"] for event in await waiting[1]] == ["cancelled"]
+    # Who comes to the leaving process all the same gets what there is, and is sent on.
+    late = [frame async for frame in streams.job_frames(job_json(job), 0, returns=True)]
+    assert b'"cancelled"' in b"".join(late)
+    assert streams.END not in late
+
+
 async def test_websocket_replays_follows_and_says_404() -> None:
     job = await sync_to_async(service.submit)("test.lines", {"n": 1})
     socket = websocket(job.id)
@@ -299,3 +325,30 @@ def test_admin_pauses_and_resumes_a_queue_on_record(admin_client: Client) -> Non
     assert not QueuePause.objects.exists()
     said = AuditEntry.objects.filter(target="cpu").order_by("id").values_list("actor", "action")
     assert list(said) == [("user:admin", "queue.pause"), ("user:admin", "queue.resume")]
+
+
+def test_a_held_queue_is_seen_by_all_and_let_go_on_by_an_operator(broker: Redis) -> None:
+    job = service.submit("test.lines", {"n": 1}, project=RED)
+    member, operator = signed_in("bea", "member", RED), signed_in("otto", "operator", RED)
+    assert "Hold a queue" not in member.get("/console/jobs").content.decode()
+    for action in ("hold", "go-on"):
+        assert member.post("/console/queues/action", {"queue": "cpu", "action": action}).status_code == 403
+    assert not QueuePause.objects.exists()
+    Worker.objects.create(id="w", queue="cpu", machine="m", pid=1, threads=1)
+    assert "Hold a queue" in operator.get("/console/jobs").content.decode()
+    operator.post("/console/queues/action", {"queue": "cpu", "action": "hold"})
+    assert QueuePause.objects.get().paused_by == "user:otto"
+    for page in ("/", "/console/jobs", f"/console/jobs/{job.id}"):
+        seen, may = member.get(page).content.decode(), operator.get(page).content.decode()
+        assert "held by user:otto" in seen
+        assert "Let it go on" not in seen
+        assert ("Let it go on" in may) == (job.id not in page)
+    broker.flushall()
+    done = operator.post("/console/queues/action", {"queue": "cpu", "action": "go-on", "back": "home"})
+    assert (done.status_code, done["Location"]) == (302, "/")
+    assert not QueuePause.objects.exists()
+    assert broker.keys("*wake:cpu*"), "a worker is told at once"
+    said = AuditEntry.objects.filter(target="cpu").order_by("id").values_list("actor", "action")
+    assert list(said) == [("user:otto", "queue.pause"), ("user:otto", "queue.resume")]
+    assert operator.post("/console/queues/action", {"queue": "none", "action": "hold"}, follow=True).status_code == 200
+    assert not QueuePause.objects.exists()

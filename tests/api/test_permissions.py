@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from mlxplatform.accounts import identity, keys
 from mlxplatform.accounts.middleware import _is_guarded
-from mlxplatform.accounts.scopes import ADMIN, SCOPES
+from mlxplatform.accounts.scopes import ADMIN, ROLES, SCOPES
 from mlxplatform.files import service as files
 from mlxplatform.files.models import Upload
 from mlxplatform.inference.models import FinishedRequest, StoredAnswer
@@ -27,7 +27,7 @@ from mlxplatform.memory.models import Question
 from mlxplatform.training.models import TrainingRun
 from mlxplatform.training.openai.render import public_id
 from mlxplatform.webhooks.models import Webhook
-from tests.api.test_ownership import BLUE, RED, Belongings
+from tests.api.test_ownership import BLUE, RED, Belongings, signed_in
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("broker")]
 
@@ -240,3 +240,26 @@ def test_nobody_sees_or_does_anything_on_a_page_without_signing_in(method: str) 
         turned_away = answer.status_code == 302 and answer["Location"].startswith(("/login/", "/admin/login/"))
         assert turned_away or answer.status_code in {403, 404, 405}, (path, answer.status_code)
     assert tried > 100
+
+
+def pages() -> dict[str, str]:
+    lines = (Path(__file__).parent / "pages.txt").read_text().splitlines()
+    return dict(line.split() for line in lines if line and not line.startswith("#"))
+
+
+def test_every_page_has_its_scope_and_a_role_without_it_is_turned_away() -> None:
+    wanted = pages()
+    here = {
+        route or "/" for route, _ in routes(get_resolver()) if not _is_guarded(f"/{route}") and not route.startswith("admin/")
+    }
+    assert here - OPEN == set(wanted)
+    for role, held in ROLES.items():
+        person = signed_in(f"a-{role}", role, BLUE)
+        for route, scope in wanted.items():
+            path = "/" + re.sub(r"{(\w+)}", lambda name: "1" if name[1] == "vault" else "x", route.strip("/"))
+            if scope == "-" or scope in held:
+                assert person.get(path).status_code != 403, (role, path)
+            else:
+                # A form that is only sent answers no GET, whoever asks.
+                assert person.get(path).status_code in {403, 405}, (role, path)
+                assert person.post(path).status_code == 403, (role, path)

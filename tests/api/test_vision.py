@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 import pytest
@@ -23,6 +25,7 @@ from django.conf import settings
 from mlxplatform.api import pictures
 from mlxplatform.inference.contract import Image, InferenceRequest, Message, Refusal
 from mlxplatform.inference.placement import ServedModel
+from mlxplatform.webhooks import addresses
 from tests.fixtures.tiny_vision import install, picture
 from tests.system.stack import Stack
 
@@ -61,9 +64,9 @@ class _Gallery(BaseHTTPRequestHandler):
     """Serves one picture, under several names."""
 
     def do_GET(self) -> None:
-        if self.path == "/elsewhere":
+        if self.path.startswith("/elsewhere"):
             self.send_response(302)
-            self.send_header("Location", "/red.png")
+            self.send_header("Location", unquote(urlsplit(self.path).query) or "/red.png")
             self.end_headers()
             return
         if self.path == "/gone":
@@ -309,3 +312,50 @@ async def test_ones_own_network_is_not_fetched_from(host: str, gallery: str, mon
         await pictures.beside(_model(vision=True, sees=True), _asked(f"http://{host}:{port}/red.png"))
     assert (refused.value.status, refused.value.code) == (400, "invalid_image")
     assert "public" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        "{gallery}/red.png",
+        "http://localhost/",
+        "http://[::1]/",
+        "//169.254.169.254/latest",
+        "file:///etc/passwd",
+        "http://a:b@example.org/",
+    ],
+)
+async def test_a_public_page_cannot_send_on_into_ones_own_network(
+    inside: str, gallery: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        settings, "ENV", dataclasses.replace(settings.ENV, values={**settings.ENV.values, "private_images": False})
+    )
+    real, first = addresses.resolve, iter([["127.0.0.1"]])  # the first page is taken for a public one
+    monkeypatch.setattr(addresses, "resolve", lambda *asked, **how: next(first, None) or real(*asked, **how))
+    url = f"{gallery}/elsewhere?{quote(inside.replace('{gallery}', gallery))}"
+    with pytest.raises(Refusal) as refused:
+        await pictures.beside(_model(vision=True, sees=True), _asked(url))
+    assert (refused.value.status, refused.value.code) == (400, "invalid_image")
+    assert next(first, None) is None
+
+
+async def test_a_name_that_changes_its_mind_is_looked_up_once(
+    gallery: str, broker: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        settings, "ENV", dataclasses.replace(settings.ENV, values={**settings.ENV.values, "private_images": True})
+    )
+    asked, real = [], socket.getaddrinfo
+
+    def lookup(host: Any, *rest: Any, **more: Any) -> Any:
+        if host in {"gallery.test", b"gallery.test"}:
+            asked.append(host)
+            return real("127.0.0.1" if len(asked) == 1 else "127.0.0.9", *rest, **more)
+        return real(host, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    url = gallery.replace("127.0.0.1", "gallery.test")
+    (request,) = await pictures.beside(_model(vision=True, sees=True), _asked(f"{url}/red.png"))
+    assert request.pictures
+    assert len(asked) == 1

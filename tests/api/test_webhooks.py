@@ -40,6 +40,8 @@ class Receiver:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 outer.got.append((dict(self.headers.items()), body))
                 self.send_response(outer.status)
+                if outer.status == 302:
+                    self.send_header("Location", f"{outer.url}/inside")
                 self.end_headers()
 
             def log_message(self, *_: Any) -> None:
@@ -149,6 +151,15 @@ def test_a_key_cannot_make_the_server_call_into_its_network(receiver: Receiver) 
     service.deliver_due()
     assert receiver.got == []
     assert hook.deliveries.get().answer == "the address is not public"
+
+
+def test_a_receiver_cannot_send_the_server_elsewhere(client: Client, receiver: Receiver) -> None:
+    hook = make(client, receiver.url)
+    receiver.status = 302
+    end_a_job()
+    assert service.deliver_due() == 0
+    assert len(receiver.got) == 1
+    assert Webhook.objects.get(pk=hook["id"]).deliveries.get().answer == "302"
 
 
 def test_a_network_without_ipv4_reaches_the_public_through_its_gateway() -> None:

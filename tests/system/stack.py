@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -240,9 +241,20 @@ class Stack:
 
     def manage(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run a management command against this platform."""
-        environ = {**self._environ, "DJANGO_SETTINGS_MODULE": "mlxplatform.settings"}
-        command = [sys.executable, "-m", "django", *words]
+        command, environ = self._command(words)
         return subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, input=stdin, check=False)
+
+    def start_managing(self, *words: str) -> subprocess.Popen[str]:
+        """The same, begun: for commands that are interrupted. Whoever starts it waits for it."""
+        command, environ = self._command(words)
+        # A shell's background jobs ignore the interrupt, and so would what they start.
+        heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        return subprocess.Popen(
+            command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed
+        )
+
+    def _command(self, words: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
+        return [sys.executable, "-m", "django", *words], {**self._environ, "DJANGO_SETTINGS_MODULE": "mlxplatform.settings"}
 
     def admin_password(self) -> str:
         """A known password for the admin user (the one-time password was only printed)."""

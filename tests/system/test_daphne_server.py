@@ -190,3 +190,12 @@ def test_sigterm_cancels_what_never_finishes(server: Running) -> None:
         eventually(lambda: server.facts()["sent"] > 0, what="a running stream")
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(20) == 0
+
+
+def test_a_kept_connection_ends_with_its_next_answer_once_the_server_leaves(server: Running) -> None:
+    with server.raw(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n"), httpx.Client(base_url=server.url) as kept:
+        kept.get("/facts")
+        server.process.send_signal(signal.SIGTERM)
+        eventually(lambda: kept.get("/facts").headers.get("connection") == "close", what="an answer of the leaving server")
+        with pytest.raises(httpx.TransportError):  # a new connection, which nobody accepts any more
+            kept.get("/facts")

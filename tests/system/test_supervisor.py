@@ -114,12 +114,23 @@ def test_a_crash_is_one_clear_line_and_a_restart(fresh_stack: Stack) -> None:
     assert fresh_stack.http.get("/health").status_code == 200
 
 
+def signed_in(stack: Stack) -> str:
+    """The session of a person on a page."""
+    with httpx.Client(base_url=stack.base_url, timeout=60) as browser:
+        token = browser.get("/login/").cookies["csrftoken"]
+        form = {"username": "admin", "password": stack.admin_password(), "csrfmiddlewaretoken": token}
+        assert browser.post("/login/", data=form).status_code == 302
+        return browser.cookies["sessionid"]
+
+
 def test_a_web_process_takes_over_and_the_old_one_ends_its_answers(fresh_stack: Stack) -> None:
     http, old = fresh_stack.http, fresh_stack.pids()["web"]
     assert http.post("/api/queues/cpu/pause").status_code == 200
     order = {"template": "sft_qa_pairs", "inputs": {"pairs_text": "Q: Who?\nA: Me."}}
     job = http.post("/api/dataset/submit", json=order).json()["job_id"]
-    with httpx.stream("GET", f"{fresh_stack.base_url}/api/jobs/{job}/stream", timeout=60) as stream:
+    address = f"{fresh_stack.base_url}/api/jobs/{job}/stream"
+    person = {"sessionid": signed_in(fresh_stack)}
+    with httpx.stream("GET", address, timeout=60) as stream, httpx.stream("GET", address, timeout=60, cookies=person) as page:
         lines = stream.iter_lines()
         next(lines)
         assert fresh_stack.manage("restart").returncode == 0
@@ -127,6 +138,7 @@ def test_a_web_process_takes_over_and_the_old_one_ends_its_answers(fresh_stack: 
         while fresh_stack.pids()["web"] == old:  # not one connection is refused meanwhile
             assert httpx.get(f"{fresh_stack.base_url}/livez", timeout=60).status_code == 200
             asked += 1
+        assert "event: end" not in page.read().decode(), "a page's stream ends early, for the browser to come back"
         assert asked and alive(old)
         assert httpx.post(f"{fresh_stack.base_url}/api/queues/cpu/resume", timeout=60).status_code == 200
         assert '"type":"done"' in "".join(lines)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import os
 import sqlite3
 import tarfile
@@ -100,15 +102,93 @@ def test_a_damaged_backup_is_refused_before_anything_is_touched(home: Path, tmp_
     assert sorted(home.rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "home/../../evil", "evil"])
-def test_an_archive_cannot_write_outside(home: Path, tmp_path: Path, name: str) -> None:
-    target = tmp_path / "evil.tar.gz"
-    with tarfile.open(target, "w:gz") as tar:
-        info = tarfile.TarInfo(name)
-        info.size = 1
-        tar.addfile(info, io.BytesIO(b"x"))
-    with pytest.raises(archive.Damaged, match="which no backup contains"):
+def crafted(target: Path, members: list[tuple[tarfile.TarInfo, bytes]], database: bytes) -> Path:
+    """An archive by somebody who knows the format: every member is in its manifest."""
+    file = tarfile.TarInfo("db.sqlite3")
+    manifest = {}
+    with tarfile.open(target, "w:gz", format=tarfile.PAX_FORMAT) as tar:
+        for info, content in [(file, database), *members]:
+            info.size = info.size or len(content)
+            tar.addfile(info, io.BytesIO(content))
+            manifest[info.name] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+        raw = json.dumps({"version": "1", "made_at": "now", "members": manifest}).encode()
+        info = tarfile.TarInfo("manifest.json")
+        info.size = len(raw)
+        tar.addfile(info, io.BytesIO(raw))
+    return target
+
+
+def entry(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.mode = kind, link, 0o600
+    return info
+
+
+EVIL = {
+    "above": [entry("../evil")],
+    "absolute": [entry("/etc/evil")],
+    "above by a detour": [entry("home/../../evil")],
+    "beside": [entry("evil")],
+    "the folder itself": [entry("home")],
+    "another spelling": [entry("home/./vaults/x")],
+    "doubled slash": [entry("home//vaults/x")],
+    "a folder of the running platform": [entry("home/backups/x")],
+    "the lock": [entry("home/lock")],
+    "the database by another way": [entry("home/db.sqlite3-wal")],
+    "symbolic link": [entry("home/vaults", tarfile.SYMTYPE, "/etc"), entry("home/vaults/passwd")],
+    "hard link": [entry("home/secret_key", tarfile.LNKTYPE, "/etc/passwd")],
+    "device": [entry("home/null", tarfile.CHRTYPE)],
+    "pipe": [entry("home/pipe", tarfile.FIFOTYPE)],
+    "folder": [entry("home/vaults", tarfile.DIRTYPE)],
+    "twice": [entry("home/vaults/x"), entry("home/vaults/x")],
+    "two databases": [entry("db.sqlite3")],
+    "file and folder": [entry("home/vaults/x"), entry("home/vaults/x/y")],
+}
+
+
+@pytest.mark.parametrize("members", EVIL.values(), ids=EVIL)
+def test_an_archive_made_to_harm_is_refused_before_anything_is_touched(
+    home: Path, tmp_path: Path, members: list[tarfile.TarInfo]
+) -> None:
+    target = crafted(tmp_path / "evil.tar.gz", [(info, b"" if not info.isfile() else b"x") for info in members], b"a database")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(archive.Damaged, match=r"no backup contains|twice|as a file and as a folder"):
         archive.restore(target, home)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_archive_that_unpacks_to_more_than_the_disk_holds_is_refused_unread(home: Path, tmp_path: Path) -> None:
+    """A petabyte of zeros is a kilobyte in a tar of a tar's own kind, and a few megabytes in gzip."""
+    sparse = entry("home/vaults/x")
+    sparse.pax_headers = {
+        "GNU.sparse.major": "0",
+        "GNU.sparse.minor": "1",
+        "GNU.sparse.size": str(10**15),
+        "GNU.sparse.map": "0,1",
+    }
+    with pytest.raises(archive.Damaged, match="no backup contains"):
+        archive.restore(crafted(tmp_path / "sparse.tar.gz", [(sparse, b"x")], b"y"), home)
+    huge = entry("home/vaults/x")
+    huge.size = 10**15
+    target = tmp_path / "huge.tar.gz"
+    with tarfile.open(target, "w:gz", format=tarfile.PAX_FORMAT) as tar:
+        tar.fileobj.write(huge.tobuf(tarfile.PAX_FORMAT))  # type: ignore[union-attr]
+        tar.fileobj.write(bytes(1 << 20))  # type: ignore[union-attr]
+    with pytest.raises(archive.NoRoom, match="are free"):
+        archive.restore(target, home)
+    with pytest.raises(CommandError, match=r"nothing was changed: .* does not fit"):
+        call_command("restore", target)
+
+
+def test_a_manifest_that_is_none_is_refused(home: Path, tmp_path: Path) -> None:
+    for raw in (b"[" * 100_000, b"[]", b'{"members": [], "version": 1, "made_at": 2}', b'{"members": {"x": 1}}'):
+        target = tmp_path / "m.tar.gz"
+        with tarfile.open(target, "w:gz") as tar:
+            info = entry("manifest.json")
+            info.size = len(raw)
+            tar.addfile(info, io.BytesIO(raw))
+        with pytest.raises(archive.Damaged, match="cannot be read"):
+            archive.restore(target, home)
 
 
 def test_an_existing_target_is_not_overwritten(home: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import zipfile
 
 import pytest
 
+from mlxplatform.memory import sources
 from mlxplatform.memory.ingest import ingest
 from mlxplatform.memory.models import Vault
 from mlxplatform.memory.sources import Imported, Unreadable
@@ -171,3 +172,11 @@ def test_a_conversation_that_comes_twice_is_kept_as_its_newest_copy_has_it():
     again = read(copy_of("newer", 3), copy_of("newest", 4))
     assert (again.added, again.changed) == (0, 1) and kept() == ["newest"]
     assert vault.conversations.get().updated_at == dt.datetime(2026, 1, 4, tzinfo=dt.UTC)
+
+
+def test_an_archive_that_is_nearly_all_air_is_refused_unread():
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.jsonl", bytes(sources.A_LOT + 1))
+    with pytest.raises(Unreadable, match="times its size"):
+        list(READERS["jsonl"](buffer.getvalue(), "e.zip"))

@@ -16,7 +16,7 @@ from mlxplatform.broker.connections import BROKER_ERRORS, sync_client
 from mlxplatform.console import waiting
 from mlxplatform.console.page import identity_of, page, seen
 from mlxplatform.inference.models import Host
-from mlxplatform.jobs.models import Job
+from mlxplatform.jobs.models import Job, QueuePause
 from mlxplatform.jobs.states import FAILED, QUEUED, RUNNING, WAITING
 from mlxplatform.retention import policy
 
@@ -42,6 +42,7 @@ def home(request: HttpRequest) -> HttpResponse:
         "hosts": hosts,
         "counts": {"running": counts.get(RUNNING, 0), "queued": counts.get(QUEUED, 0), "waiting": counts.get(WAITING, 0)},
         "active": active,
+        "held": QueuePause.objects.order_by("queue"),
         "failures": jobs.filter(state=FAILED).order_by("-created_at", "-id")[:_SHOWN],
         "mine": {job.id for job in active} | set(_mine(request, held)),
         "open": settings.ENV.auth == "auto" and identity_of(request).is_admin and not _keys_exist(),

@@ -1,4 +1,4 @@
-"""Jobs: list with filter and bulk actions, and one job with its timeline and live log."""
+"""Jobs: list with filter and bulk actions, one job with its timeline and live log, and the queues that are held."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from django.urls import reverse
 from django.utils.functional import cached_property
 from django.views.decorators.http import require_POST
 
-from mlxplatform.accounts import audit
-from mlxplatform.accounts.scopes import READ, WRITE
+from mlxplatform.accounts.scopes import OPERATE, READ, WRITE, grants
 from mlxplatform.console import waiting
-from mlxplatform.console.page import actor_of, page, seen
+from mlxplatform.console.page import actor_of, identity_of, page, seen
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.models import Host
-from mlxplatform.jobs import kinds, service
-from mlxplatform.jobs.models import Job, JobEvent
+from mlxplatform.jobs import acting, kinds
+from mlxplatform.jobs.models import Job, JobEvent, QueuePause, Worker
 from mlxplatform.jobs.states import DONE, STATES, TERMINAL
 from mlxplatform.training import finetuning
 
@@ -33,7 +32,6 @@ _TURNS_SHOWN = 100
 _RELATED = 20
 #: Jobs one click may act on: a page of them and some.
 _MOST_CHOSEN = 200
-_ACTIONS = {"cancel": service.cancel, "retry": service.retry, "pause": service.pause, "resume": service.resume}
 #: Events that are turning points of a job's life, as opposed to its log.
 _TURNS = ("state", "started", "done", "failed", "cancelled")
 
@@ -75,8 +73,18 @@ def job_list(request: HttpRequest) -> HttpResponse:
         "kinds": sorted(kinds.names()),
         "chosen": chosen,
         "query": urlencode({name: value for name, value in chosen.items() if value}),
+        **_queues(request),
     }
     return render(request, "console/jobs.html", context)
+
+
+def _queues(request: HttpRequest) -> dict[str, Any]:
+    """The held queues for everybody; those that could be held for whoever may."""
+    held = list(QueuePause.objects.order_by("queue"))
+    if not grants(tuple(identity_of(request).scopes), OPERATE):
+        return {"held": held}
+    names = set(Worker.objects.values_list("queue", flat=True)) - {pause.queue for pause in held}
+    return {"held": held, "holdable": sorted(names)}
 
 
 def _explain(jobs: Any) -> None:
@@ -145,24 +153,42 @@ def _span(seconds: float) -> str:
 @page(WRITE)
 def job_action(request: HttpRequest) -> HttpResponseRedirect:
     """One action on every chosen job; what cannot be done is said for each."""
-    action = _ACTIONS.get(request.POST.get("action", ""))
-    if action is None:
+    action = request.POST.get("action", "")
+    if action not in acting.ACTIONS:
         raise Http404
     actor = actor_of(request)
     chosen = request.POST.getlist("job")[:_MOST_CHOSEN]
-    mine = dict(seen(request, Job.objects.filter(pk__in=chosen)).values_list("id", "project"))
+    mine = {job.id: job for job in seen(request, Job.objects.filter(pk__in=chosen))}
     done = 0
     for job_id in chosen:
         try:
             if job_id not in mine:
                 raise Refusal(404, "job_not_found", "job not found")
-            action(job_id, by=actor)
+            acting.act(mine[job_id], action, actor)
         except Refusal as refusal:
             messages.error(request, f"{job_id}: {refusal.message}")
         else:
-            audit.record(actor, f"job.{request.POST['action']}", job_id, project=mine[job_id])
             done += 1
     if done:
-        messages.success(request, f"{request.POST['action'].capitalize()}: {done} of {len(chosen)} jobs.")
+        messages.success(request, f"{action.capitalize()}: {done} of {len(chosen)} jobs.")
     back = request.POST.get("back", "")
     return redirect("console:job", back) if back in mine else redirect("console:jobs")
+
+
+@require_POST
+@page(OPERATE)
+def queue_action(request: HttpRequest) -> HttpResponseRedirect:
+    """Hold a queue, or let it go on."""
+    queue, action = request.POST.get("queue", ""), request.POST.get("action", "")
+    try:
+        if action == "hold":
+            acting.hold(queue, actor_of(request))
+            messages.success(request, f"Queue {queue} is held: what runs goes on, nothing new begins.")
+        elif action == "go-on":
+            acting.let_go_on(queue, actor_of(request))
+            messages.success(request, f"Queue {queue} goes on.")
+        else:
+            raise Http404
+    except Refusal as refusal:
+        messages.error(request, refusal.message)
+    return redirect("console:home" if request.POST.get("back") == "home" else "console:jobs")

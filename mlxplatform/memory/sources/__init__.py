@@ -22,6 +22,8 @@ import msgspec
 TURN_LIMIT = 200_000
 #: Most bytes an archive may unpack to.
 UNPACKED_LIMIT = 2 * 1024**3
+#: Times its own size an archive may unpack to, once that is a lot: chats shrink to a tenth, hardly ever to a fiftieth.
+RATIO_LIMIT, A_LOT = 200, 64 * 1024**2
 
 
 class Unreadable(ValueError):
@@ -127,8 +129,11 @@ def unpacked(raw: bytes, name: str, wanted: re.Pattern[str]) -> Iterator[tuple[s
         members = sorted(
             (m for m in archive.infolist() if not m.is_dir() and wanted.search(m.filename)), key=lambda m: m.filename
         )
-        if sum(member.file_size for member in members) > UNPACKED_LIMIT:
+        total = sum(member.file_size for member in members)
+        if total > UNPACKED_LIMIT:
             raise Unreadable(f"the archive unpacks to more than {UNPACKED_LIMIT // 1024**3} GiB")
+        if total > A_LOT and total > RATIO_LIMIT * len(raw):
+            raise Unreadable(f"the archive unpacks to more than {RATIO_LIMIT} times its size, as no export does")
         for member in members:
             yield member.filename, archive.read(member)
     except (zipfile.BadZipFile, RuntimeError, NotImplementedError, OSError):

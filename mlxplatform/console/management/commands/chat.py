@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import httpx
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from mlxplatform.console import terminal
 
@@ -31,7 +31,7 @@ class Command(BaseCommand):
                     self._say(client, turns, " ".join(options["message"]), options)
                     return
                 while said := self._ask():
-                    self._say(client, turns, said, options)
+                    self._go_on(client, turns, said, options)
             except httpx.TransportError:
                 raise terminal.unreachable() from None
             except KeyboardInterrupt:
@@ -43,6 +43,15 @@ class Command(BaseCommand):
         except EOFError:
             return ""
 
+    def _go_on(self, client: httpx.Client, turns: list[dict[str, str]], said: str, options: dict[str, Any]) -> None:
+        """One turn of a conversation; an answer that failed is told, and its question forgotten."""
+        before = len(turns)
+        try:
+            self._say(client, turns, said, options)
+        except CommandError as error:
+            del turns[before:]
+            self.stderr.write(str(error))
+
     def _say(self, client: httpx.Client, turns: list[dict[str, str]], said: str, options: dict[str, Any]) -> None:
         turns.append({"role": "user", "content": said})
         body = {name: options[name] for name in ("model", "temperature", "max_tokens") if options[name] is not None}
@@ -50,17 +59,17 @@ class Command(BaseCommand):
         with client.stream("POST", "/v1/chat/completions", json={**body, "messages": turns, "stream": True}) as response:
             if response.status_code != 200:
                 raise terminal.explained(response)
-            for _, data in terminal.events(response):
-                if data == "[DONE]":
+            for frame in terminal.frames(response):
+                if frame.data == "[DONE]":
                     break
-                chunk = json.loads(data)
+                chunk = json.loads(frame.data)
                 if "error" in chunk:
-                    self.stderr.write(f"\n{chunk['error']['message']}")
-                    return
+                    self.stdout.write("")
+                    raise CommandError(chunk["error"]["message"])
                 for choice in chunk["choices"]:
                     text = choice["delta"].get("content") or ""
                     answer.append(text)
-                    self.stdout.write(text, ending="")
+                    self.stdout.write(terminal.printable(text), ending="")
                     self.stdout.flush()
         self.stdout.write("")
         turns.append({"role": "assistant", "content": "".join(answer)})

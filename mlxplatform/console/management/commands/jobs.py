@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from typing import IO, Any, cast
+from typing import Any
 
-import httpx
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from mlxplatform.console import terminal
+from mlxplatform.console import following, terminal
 from mlxplatform.inference.contract import Refusal
-from mlxplatform.jobs import service
+from mlxplatform.jobs.acting import ACTIONS, act
 from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.states import STATES
 
-_ACTIONS = {"cancel": service.cancel, "retry": service.retry, "pause": service.pause, "resume": service.resume}
 _ACTOR = "terminal"
 
 
@@ -30,7 +25,7 @@ class Command(BaseCommand):
         listing.add_argument("--state", choices=STATES)
         listing.add_argument("--kind")
         listing.add_argument("--limit", type=int, default=20)
-        for action in ("tail", *_ACTIONS):
+        for action in ("tail", *ACTIONS):
             actions.add_parser(action).add_argument("job_id")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -40,38 +35,25 @@ class Command(BaseCommand):
             self._tail(options["job_id"])
         else:
             try:
-                job = _ACTIONS[options["action"]](options["job_id"], by=_ACTOR)
+                job = act(self._find(options["job_id"]), options["action"], _ACTOR)
             except Refusal as refusal:
                 raise CommandError(refusal.message) from None
             self.stdout.write(f"{job.id} is {job.state}")
+
+    def _find(self, job_id: str) -> Job:
+        job = Job.objects.filter(pk=job_id).first()
+        if job is None:
+            raise Refusal(404, "job_not_found", "job not found")
+        return job
 
     def _list(self, options: dict[str, Any]) -> None:
         jobs = Job.objects.filter(**{name: options[name] for name in ("state", "kind") if options[name]})
         table = Table("job", "kind", "state", "progress", "says")
         for job in jobs[: options["limit"]]:
-            table.add_row(job.id, job.kind, job.state, f"{job.progress:.0%}", (job.error or job.message)[:60])
-        Console(file=cast("IO[str]", self.stdout._out), width=None if self.stdout.isatty() else 120).print(table)
+            says = terminal.printable((job.error or job.message)[:60])
+            table.add_row(job.id, job.kind, job.state, f"{job.progress:.0%}", says)
+        terminal.screen(self.stdout).print(table)
 
     def _tail(self, job_id: str) -> None:
-        console = Console(file=cast("IO[str]", self.stdout._out))
-        columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%")
-        try:
-            with terminal.client() as client, client.stream("GET", f"/api/jobs/{job_id}/stream") as response:
-                if response.status_code != 200:
-                    raise terminal.explained(response)
-                with Progress(*columns, console=console, transient=True) as progress:
-                    bar = progress.add_task(job_id, total=1.0)
-                    for name, data in terminal.events(response):
-                        if name == "end":
-                            break
-                        event = json.loads(data)
-                        if event.get("progress") is not None:
-                            progress.update(bar, completed=event["progress"], description=event.get("message") or job_id)
-                        if event["type"] == "log":
-                            console.print(event["line"], markup=False, highlight=False)
-                        elif event["type"] not in {"stage", "metric"}:
-                            console.print(f"{event['type']} {event.get('error') or ''}".rstrip(), markup=False)
-        except httpx.TransportError:
-            raise terminal.unreachable() from None
-        except KeyboardInterrupt:
-            return
+        with terminal.client() as client:
+            following.follow(client, job_id, terminal.screen(self.stdout))

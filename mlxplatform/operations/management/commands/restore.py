@@ -31,6 +31,8 @@ class Command(BaseCommand):
             manifest = archive.restore(options["source"], home)
         except archive.Damaged as damage:
             raise CommandError(f"nothing was changed: {options['source']} is damaged: {damage}") from None
+        except archive.NoRoom as large:
+            raise CommandError(f"nothing was changed: {options['source']} does not fit: {large}") from None
         except OSError as error:
             raise CommandError(
                 f"{error.filename or home} cannot be written: {(error.strerror or 'unknown reason').lower()}"
