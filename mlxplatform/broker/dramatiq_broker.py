@@ -8,6 +8,7 @@ is no time limit either: one that raises in Python cannot stop a native call; ch
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import dramatiq
@@ -51,10 +52,10 @@ def get_broker() -> WakeBroker:
         return _broker
 
 
-def enqueue(queue: str, actor: str, *args: Any) -> None:
-    """Put one message on ``queue`` for the actor called ``actor``.
+def enqueue(queue: str, actor: str, *args: Any, first: Callable[[Any], None] | None = None) -> None:
+    """Put one message on ``queue`` for the actor called ``actor``, behind what ``first`` adds to the pipeline.
 
     Raises:
         redis.ConnectionError, redis.TimeoutError: the broker is down; nothing was enqueued.
     """
-    get_broker().enqueue(Message(queue_name=queue, actor_name=actor, args=args, kwargs={}, options={}))
+    get_broker().enqueue(Message(queue_name=queue, actor_name=actor, args=args, kwargs={}, options={}), first=first)

@@ -15,14 +15,14 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import structlog
 from django.conf import settings
 
 from mlxplatform.broker import queues
-from mlxplatform.broker.connections import BROKER_ERRORS, async_client, sync_client
+from mlxplatform.broker.connections import BROKER_ERRORS, async_client
 from mlxplatform.broker.dramatiq_broker import enqueue
 from mlxplatform.inference import placement
 from mlxplatform.inference.contract import (
@@ -249,9 +249,10 @@ async def _hand_over(request_id: str, host: str, body: bytes) -> None:
 
 
 def _send(request_id: str, host: str, body: bytes) -> None:
-    # The request first: the actor that the message wakes must find it.
-    sync_client().set(queues.request_key(request_id), body, ex=queues.REQUEST_TTL)
-    enqueue(queues.interactive(host), queues.GENERATE, request_id)
+    def store(pipe: Any) -> None:  # before its message: the actor that the message wakes must find it
+        pipe.set(queues.request_key(request_id), body, ex=queues.REQUEST_TTL)
+
+    enqueue(queues.interactive(host), queues.GENERATE, request_id, first=store)
 
 
 class Gathering:

@@ -19,7 +19,7 @@ from tests.system.stack import ROOT, eventually, free_port
 Conversation = list[dict[str, str]]
 
 #: One for all: a client of its own costs each request 40 ms of the machine under test, for certificates nobody needs.
-_http = httpx.Client(timeout=900, limits=httpx.Limits(max_connections=None, max_keepalive_connections=64))
+http = httpx.Client(timeout=900, limits=httpx.Limits(max_connections=None, max_keepalive_connections=64))
 
 #: Starts mlx_lm.server with the BLAS and threads our engine uses; without it, it runs as installed.
 _SAME = """
@@ -61,7 +61,7 @@ class Server:
         if self.endless:
             body["logit_bias"] = {"0": -100, "1": -100, "2": -100}
         began, first, used = time.perf_counter(), 0.0, 0
-        with _http.stream("POST", f"{self.base_url}/v1/chat/completions", json=body) as answer:
+        with http.stream("POST", f"{self.base_url}/v1/chat/completions", json=body) as answer:
             for line in answer.iter_lines():
                 if not line.startswith("data: {"):
                     continue

@@ -73,6 +73,37 @@ def test_prefetch_bounds_what_is_held(wake_broker: WakeBroker) -> None:
     assert third is not None and third.args[0] == 2
 
 
+def test_a_broker_that_forgot_its_scripts_still_takes_messages(wake_broker: WakeBroker, broker: redis.Redis) -> None:
+    wake_broker.enqueue(message(1))
+    broker.script_flush()
+    wake_broker.enqueue(message(2))
+    consumer = wake_broker.consume(QUEUE, prefetch=5, timeout=10)
+    assert [item.args[0] for item in (next(consumer), next(consumer)) if item is not None] == [1, 2]
+    assert next(consumer) is None, "neither is there twice"
+
+
+def test_what_a_message_speaks_of_is_there_before_it(wake_broker: WakeBroker, broker: redis.Redis) -> None:
+    broker.set("full", "text")
+    with pytest.raises(redis.ResponseError):
+        wake_broker.enqueue(message(1), first=lambda pipe: pipe.rpush("full", "refused, for it is no list"))
+    wake_broker.enqueue(message(2), first=lambda pipe: pipe.set("spoken of", "2"))
+    assert broker.get("spoken of") == b"2"
+
+
+def test_a_consumer_that_found_nothing_does_not_look_twice(wake_broker: WakeBroker, broker: redis.Redis) -> None:
+    consumer = wake_broker.consume(QUEUE, prefetch=5, timeout=10)
+    assert next(consumer) is None
+    looks = _scripts_run(broker)
+    wake_broker.enqueue(message(1))
+    item = next(consumer)
+    assert item is not None and item.args[0] == 1
+    assert _scripts_run(broker) - looks == 2, "one to put the message there, one to take it"
+
+
+def _scripts_run(broker: redis.Redis) -> int:
+    return int(broker.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
+
+
 def test_a_failing_actor_is_not_run_again(wake_broker: WakeBroker) -> None:
     runs: list[int] = []
     done = threading.Event()

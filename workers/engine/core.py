@@ -88,6 +88,7 @@ class Core:
         self._gathered = 0
         #: Turns in a row in which those who decode were passed over.
         self._passed_over = 0
+        self._quick = False
         self.rebuilds = 0
         self.preemptions = 0
         self.prefilled_tokens = 0
@@ -127,8 +128,10 @@ class Core:
 
     # -- one turn ----------------------------------------------------------------------------------------
 
-    def step(self) -> Step:
-        """One turn. Never raises for what a single sequence did."""
+    def step(self, *, quick: bool = False) -> Step:
+        """One turn. Never raises for what a single sequence did. ``quick``: turns are so short that a newcomer need not
+        make its first step alone."""
+        self._quick = quick
         broken, self._pending = self._pending, []
         self._admit(broken)
         if not self._running:
@@ -278,6 +281,7 @@ class Core:
             sequence.row = self._chooser.row(order, sequence.emitted)
             # The next turn of a conversation goes on from here; a row has no next turn.
             sequence.row.kept = self.prefix is not None and not sequence.is_row
+            sequence.row.watched = sequence.row.watched and not self._quick
             (sequence.uid,) = self._batch.insert_segments(
                 [segments],
                 max_tokens=[sequence.tokens_left],

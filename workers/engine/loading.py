@@ -1,9 +1,9 @@
 """Model directory → model in memory, without importing transformers when that can be avoided.
 
-``import mlx_lm`` costs about a second, nearly all of it transformers, which the engine never uses: it
-speaks token ids. So a bare package object stands in for ``mlx_lm`` (its ``__init__`` imports the command
-lines) and a shallow one for ``transformers``; mlx-lm's own ``load_model`` does the rest. The version of
-mlx-lm is pinned, and tests/engine/test_loading.py compares this way with the ordinary one.
+``import mlx_lm`` costs about a second, nearly all of it transformers and the hub's client, which the engine never uses:
+it speaks token ids and reads folders. So a bare package object stands in for ``mlx_lm`` (its ``__init__`` imports the
+command lines) and shallow ones for ``transformers`` and ``huggingface_hub``; mlx-lm's own ``load_model`` does the rest.
+The version of mlx-lm is pinned, and tests/engine/test_loading.py compares this way with the ordinary one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any, cast
 
 from workers.engine import platform
 
-#: Names mlx-lm mentions from transformers at import time, for annotations and isinstance checks only.
-_STAND_INS = ("transformers", "transformers.tokenization_utils_base")
+#: What mlx-lm mentions at import time: of transformers for annotations and isinstance checks, of the hub for downloads.
+_STAND_INS = ("transformers", "transformers.tokenization_utils_base", "huggingface_hub")
 
 
 class _Stand(type):
@@ -64,6 +64,7 @@ def import_light_mlx_lm() -> None:
         sys.modules[name] = _Shallow(name)
     try:
         importlib.import_module("mlx_lm.generate")
+        importlib.import_module("mlx_lm.utils")
     finally:
         for name in stand_ins:
             del sys.modules[name]

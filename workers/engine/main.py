@@ -17,12 +17,17 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-import structlog
+from workers.light_structlog import import_light_structlog
 
-from workers.engine import platform, protocol
-from workers.engine.gathering import Gathering
-from workers.engine.options import Options, parse
-from workers.turns import take_short_turns
+import_light_structlog()
+
+import structlog  # noqa: E402
+
+from workers.engine import platform, protocol  # noqa: E402
+from workers.engine.arrivals import Arrivals  # noqa: E402
+from workers.engine.gathering import Gathering  # noqa: E402
+from workers.engine.options import Options, parse  # noqa: E402
+from workers.turns import take_short_turns  # noqa: E402
 
 if TYPE_CHECKING:
     from workers.engine.resident import Resident
@@ -95,7 +100,7 @@ class Inbox(threading.Thread):
 
 def _loop(resident: Resident, inbox: Inbox, outbox: Outbox) -> None:
     """Serve orders until told to quit. ``side`` answers what is not generation (vectors, scores, adapters)."""
-    core, side, gathering = resident.core, resident.side, Gathering()
+    core, side, gathering, arrivals = resident.core, resident.side, Gathering(), Arrivals()
     deadline, reported, quitting = 0.0, 0.0, False
     while not quitting:
         outbox.turned = time.monotonic()
@@ -103,9 +108,12 @@ def _loop(resident: Resident, inbox: Inbox, outbox: Outbox) -> None:
         idle = core.idle and side.idle
         cancelled: list[int] = []
         resting = idle and not late and core.rest()
-        for order in inbox.take(wait=IDLE_WAIT if (idle and not resting) or late else 0):
+        wait = IDLE_WAIT if (idle and not resting) or late else arrivals.patience(time.monotonic())
+        for order in inbox.take(wait=wait):
             match order:
                 case protocol.Start():
+                    if order.priority == "interactive":
+                        arrivals.came(time.monotonic())
                     gathering.begin(order)
                     core.start(order)
                 case protocol.Cancel():
@@ -139,8 +147,14 @@ def _loop(resident: Resident, inbox: Inbox, outbox: Outbox) -> None:
         if not side.idle:
             for report in side.step():
                 outbox.put(report)
+        if arrivals.patience(time.monotonic()):
+            continue
         if not core.idle:
-            _tell(outbox, gathering.add(core.step(), time.monotonic()))
+            began = time.monotonic()
+            step = core.step(quick=arrivals.quick)
+            ended = time.monotonic()
+            arrivals.turned(ended - began)
+            _tell(outbox, gathering.add(step, ended))
             if core.idle:
                 _tell(outbox, gathering.all(time.monotonic()))
         if now - reported >= STATS_INTERVAL or (core.idle and side.idle and not idle):

@@ -37,7 +37,8 @@ class NoGeneration:
     def cancel(self, *seqs: int) -> None:
         del seqs
 
-    def step(self) -> protocol.Step:
+    def step(self, *, quick: bool = False) -> protocol.Step:
+        del quick
         refused, self._refused = self._refused, []
         self.idle = True
         return protocol.Step([], broken=refused)
