@@ -1,19 +1,15 @@
-"""How a model's chat template opens a user turn, and what ends one. Rendered in a sandbox, cached per template."""
+"""How a model's chat template opens a user turn, and what ends one. Rendered elsewhere, cached per template."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
 
-from jinja2.exceptions import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
+from mlxplatform.datasets.chatrender import rendered
 from mlxplatform.library import local_models
 
 #: Stands for the user's words while the template is rendered.
 _MARK = "\u2063the user's words\u2063"
-#: Longest template and rendering looked at, characters.
-_LIMIT = 200_000
 
 
 @dataclass(frozen=True)
@@ -42,14 +38,8 @@ def _chatml(system: str) -> UserTurn:
 def _rendered(template: str, system: str) -> UserTurn:
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": _MARK})
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    try:
-        if len(template) > _LIMIT:
-            raise TemplateError("too long")
-        text = environment.from_string(template).render(
-            messages=messages, add_generation_prompt=False, bos_token="", eos_token="", tools=None
-        )
-    except (TemplateError, TypeError, ValueError, KeyError, AttributeError):
+    text = rendered(template, messages)
+    if text is None:
         return _chatml(system)
     prefix, mark, after = text.partition(_MARK)
     ending = after.strip().split("\n")[0].strip()

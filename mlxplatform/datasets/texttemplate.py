@@ -1,77 +1,27 @@
 """Text templates people write over the columns of their rows: sandboxed Jinja, strict about names, bounded.
 
-Values are put in once and never read as templates themselves. There are no globals and few filters; attributes
-that lead out of a value are refused, and so is text that grows without end.
+Values are put in once and never read as templates themselves. What a template may do at all is the business of
+:mod:`mlxplatform.datasets.textsandbox`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
-from jinja2 import StrictUndefined, meta, nodes
+from jinja2 import meta
 from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError, UndefinedError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-#: Longest template and longest rendering, characters.
-MAX_TEMPLATE, MAX_TEXT = 20_000, 200_000
-#: Filters that neither run long nor make much out of little.
-FILTERS = frozenset(
-    [
-        "abs",
-        "capitalize",
-        "d",
-        "default",
-        "e",
-        "escape",
-        "first",
-        "float",
-        "int",
-        "join",
-        "last",
-        "length",
-        "list",
-        "lower",
-        "map",
-        "max",
-        "min",
-        "replace",
-        "reject",
-        "select",
-        "sort",
-        "string",
-        "sum",
-        "title",
-        "tojson",
-        "trim",
-        "truncate",
-        "unique",
-        "upper",
-    ]
-)
+from mlxplatform.datasets import textsandbox
+from mlxplatform.datasets.textsandbox import MAX_TEXT, environment
+
+#: Longest template, characters.
+MAX_TEMPLATE = 20_000
 
 
 class BadTemplate(ValueError):
     """A template, or its rendering for one row, that cannot be used; a sentence."""
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    intercepted_binops = frozenset({"*", "**"})
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" or not all(isinstance(side, int | float) for side in (left, right)):
-            raise SecurityError(f"the operator {operator} is for small numbers only")
-        return super().call_binop(context, operator, left, right)
-
-
-def _environment() -> _Environment:
-    environment = _Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)
-    environment.globals.clear()
-    environment.filters = {name: made for name, made in environment.filters.items() if name in FILTERS}
-    return environment
-
-
-_env = _environment()
 
 
 class TextTemplate:
@@ -82,25 +32,25 @@ class TextTemplate:
         if len(source) > MAX_TEMPLATE:
             raise BadTemplate(f"the template is longer than {MAX_TEMPLATE} characters")
         try:
-            tree = _env.parse(source)
-            if any(True for _ in tree.find_all((nodes.Import, nodes.FromImport, nodes.Include, nodes.Extends, nodes.Macro))):
-                raise BadTemplate("import, include, extends and macro are not available")
-            for attribute in tree.find_all(nodes.Getattr):
-                if attribute.attr.startswith("_"):
-                    raise BadTemplate(f"access to {attribute.attr!r} is not allowed")
+            tree = environment.parse(source)
+            textsandbox.refuse(tree)
             self.names = sorted(meta.find_undeclared_variables(tree))
-            self._template = _env.from_string(tree)
+            self._template = environment.from_string(textsandbox.watched(tree))
         except TemplateSyntaxError as error:
             raise BadTemplate(f"line {error.lineno}: {error.message}") from None
         except TemplateError as error:
             raise BadTemplate(str(error.message)) from None
+        except textsandbox.NotAllowed as error:
+            raise BadTemplate(str(error)) from None
+        except (SyntaxError, RecursionError, MemoryError):
+            raise BadTemplate("the template is nested too deeply") from None
 
     def render(self, row: Mapping[str, Any]) -> str:
         """Raises BadTemplate: a name the row does not have, or something the sandbox refuses."""
         try:
             pieces: list[str] = []
             size = 0
-            for piece in self._template.generate(dict(row)):
+            for piece in self._template.generate({**row, **textsandbox.budget()}):
                 pieces.append(piece)
                 size += len(piece)
                 if size > MAX_TEXT:
@@ -109,14 +59,24 @@ class TextTemplate:
             raise BadTemplate(str(error.message)) from None
         except SecurityError as error:
             raise BadTemplate(f"not allowed in a template: {error.message}") from None
-        except (TemplateError, TypeError, ValueError, ArithmeticError, KeyError, RecursionError) as error:
+        except BadTemplate:
+            raise
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
             raise BadTemplate(f"cannot be filled in: {error}") from None
+        except (RecursionError, MemoryError):
+            raise BadTemplate("cannot be filled in: it takes too much memory") from None
         return "".join(pieces)
+
+
+@lru_cache(maxsize=32)
+def template_of(source: str) -> TextTemplate:
+    """The compiled template, kept for the next row. Raises BadTemplate."""
+    return TextTemplate(source)
 
 
 def compiled(source: str, refuse: Callable[[str], Exception]) -> TextTemplate:
     """The template, or ``refuse(sentence)`` raised."""
     try:
-        return TextTemplate(source)
+        return template_of(source)
     except BadTemplate as error:
         raise refuse(str(error)) from None

@@ -65,7 +65,7 @@ _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 _SPACED = re.compile(rb'"[ \t]+:')
 _HALF = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
-_HUGE = re.compile(r"(?<![\w\"])-?\d[\d.]*[eE]\+?\d{3,}")
+_HUGE = re.compile(r"(?<![\w.\"-])-?\d[\d.]*[eE]\+?\d{3,}")
 _LONG = re.compile(r"(?<![\w\".])-?\d{1000,}")
 #: Strings and the marks around them, of a valid document.
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]:]')

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlxplatform.datasets import columnar, convert, rowtext, shape
+from mlxplatform.datasets.imports import opening
 from mlxplatform.datasets.imports.items import Problem, Unreadable
 from mlxplatform.datasets.imports.opening import items, open_path, split_of, unpacked
 from mlxplatform.datasets.imports.quick import QuickReader
@@ -250,6 +251,15 @@ def test_a_wrong_ending_does_not_mislead() -> None:
     one = b'{\n "messages": [{"role":"user","content":"q"}]\n}'
     assert rows_of(one) == rows_of(one, "json") == [{"messages": [{"role": "user", "content": "q"}]}]
     assert rows_of(gzip.compress(lines)) == rows_of(lines)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "json", "csv", "parquet"])
+def test_a_file_made_to_fill_the_disk_is_left_packed(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    monkeypatch.setattr(opening, "ALWAYS_UNPACKED", 1024**2)
+    lines = b'{"text":"' + b"a" * 1000 + b'"}\n'
+    assert len(rows_of(gzip.compress(lines * 1000))) == 1000, "a megabyte is no reason for doubt"
+    found = refusal(gzip.compress(lines * 100_000), form)
+    assert found.code == "archive" and "300 times" in found.message
 
 
 def test_a_table_called_jsonl_is_recognised_as_one() -> None:

@@ -31,8 +31,10 @@ _REFUSAL = re.compile(
     re.IGNORECASE,
 )
 
+# Each begins where nothing of its kind came before, or is short: on a row of megabytes a pattern that is tried from every
+# character of a long run would not come back.
 _PII = {
-    "email": re.compile(r"\b[\w.+-]+@[\w-]+\.[\w.-]*[a-z]{2,}\b", re.IGNORECASE),
+    "email": re.compile(r"(?<![\w.+-])[\w.+-]+@(?:[\w-]+\.)+[a-z]{2,}\b", re.IGNORECASE),
     "phone": re.compile(r"(?<![\w.])\+?\d{1,3}[ (.-]{1,2}\d{2,4}[) .-]{1,2}\d{3,4}[ .-]?\d{2,4}\b"),
     "ip_address": re.compile(r"\b(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)\b"),
     "iban": re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,4})?\b"),

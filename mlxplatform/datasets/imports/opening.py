@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from mlxplatform.datasets.imports import arrayrows, arrowrows, csvrows
 from mlxplatform.datasets.imports.items import Item, Problem, Unreadable, named
@@ -31,6 +31,10 @@ ENDINGS = {
 GZIP = b"\x1f\x8b"
 #: Bytes looked at to tell what a file is.
 PEEKED = 4096
+#: Times its size that a gzip file may unpack to (rows that repeat each other reach a hundred), and bytes that always may.
+MOST_UNPACKED, ALWAYS_UNPACKED = 300, 1024**3
+#: Bytes unpacked at once.
+READ_BYTES = 128 * 1024
 #: First bytes of what people send by mistake, and what to do about it.
 MISTAKEN = (
     (b"PK\x03\x04", "archive", "is a ZIP archive or an Excel workbook. Unpack it, or save the sheet as CSV."),
@@ -88,8 +92,36 @@ def unpacked(raw: BinaryIO) -> BinaryIO:
     """The stream, through gzip when it begins like that. Both can be peeked into and rewound."""
     stream = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(raw)  # type: ignore[type-var]
     if stream.peek(2)[:2] == GZIP:
-        return cast(BinaryIO, io.BufferedReader(gzip.GzipFile(fileobj=stream, mode="rb")))
+        return cast(BinaryIO, io.BufferedReader(_Unpacked(stream), READ_BYTES))
     return cast(BinaryIO, stream)
+
+
+class _Unpacked(io.RawIOBase):
+    """What a gzip file holds, up to the point where it is plainly made to fill a disk."""
+
+    def __init__(self, packed: Any) -> None:
+        self._longest = max(ALWAYS_UNPACKED, packed.seek(0, io.SEEK_END) * MOST_UNPACKED)
+        packed.seek(0)
+        self._inner = gzip.GzipFile(fileobj=packed, mode="rb")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._inner.seek(offset, whence)
+
+    def readinto(self, buffer: Any) -> int:
+        read = self._inner.readinto(buffer)
+        if self._inner.tell() > self._longest:
+            raise Unreadable("archive", f"The file unpacks to more than {MOST_UNPACKED} times its size. Unpack it yourself.")
+        return read
+
+    def close(self) -> None:
+        self._inner.close()
+        super().close()
 
 
 def items(stream: BinaryIO, form: str, name: str = "", quick: QuickReader | None = None) -> Iterator[Item]:

@@ -26,7 +26,7 @@ from mlxplatform.datasets.templates.base import (
     system,
     user,
 )
-from mlxplatform.datasets.texttemplate import BadTemplate, TextTemplate, compiled
+from mlxplatform.datasets.texttemplate import BadTemplate, compiled, template_of
 from mlxplatform.files import jsonl
 
 TOKENS = 700
@@ -77,7 +77,7 @@ def sources(inputs: Inputs) -> Iterator[Source | Drop]:
 async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
     where, row = source.data
     try:
-        texts = {name: TextTemplate(inputs[name]).render(row).strip() if inputs[name] else "" for name in TEMPLATES}
+        texts = {name: template_of(inputs[name]).render(row).strip() if inputs[name] else "" for name in TEMPLATES}
     except BadTemplate as error:
         return [Drop("template", str(error), where)]
     if not texts["prompt_template"]:

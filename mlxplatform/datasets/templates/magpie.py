@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 from mlxplatform.datasets.chatprefix import user_turn
@@ -20,7 +21,7 @@ def sources(inputs: Inputs) -> Iterator[Source | Drop]:
 
 async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
     about = inputs["system_prompt"]
-    turn = user_turn(ask.model, about)
+    turn = await asyncio.to_thread(user_turn, ask.model, about)
     drawn = await ask(
         "question",
         [],

@@ -31,7 +31,7 @@ _MONTH = "(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
 _LOCKS = {
     "urls": re.compile(r"https?://[^\s<>\"')\]]+"),
     "percentages": re.compile(r"\b\d+(?:[.,]\d+)?\s?%"),
-    "currencies": re.compile(r"(?:[$€£¥]\s?\d[\d.,]*\d|[$€£¥]\s?\d|\b\d[\d.,]*\s?(?:USD|EUR|GBP|JPY|CHF)\b)"),
+    "currencies": re.compile(r"(?:[$€£¥]\s?\d[\d.,]*\d|[$€£¥]\s?\d|(?<![\w.,])\d[\d.,]*\s?(?:USD|EUR|GBP|JPY|CHF)\b)"),
     "dates": re.compile(
         r"\b\d{4}-\d{2}-\d{2}\b|\b\d{1,2}[./]\d{1,2}[./]\d{2,4}\b"
         rf"|\b{_MONTH}\.? \d{{1,2}}(?:, \d{{4}})?\b|\b\d{{1,2}} {_MONTH}(?: \d{{4}})?\b"
