@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from django import forms
 from django.contrib import admin
 from django.contrib.admin.utils import quote
 from django.db.models import QuerySet
@@ -19,6 +20,8 @@ from unfold.admin import ModelAdmin
 from unfold.decorators import display
 
 from mlxplatform.datasets.models import Dataset, DatasetRow, DatasetVersion
+from mlxplatform.datasets.submit import parse_tags
+from mlxplatform.inference.contract import Refusal
 
 #: Rows of a preview, and characters shown of each.
 PREVIEW_ROWS, PREVIEW_CHARS = 10, 2_000
@@ -30,6 +33,16 @@ def latest(dataset: Dataset) -> DatasetVersion | None:
     return dataset.versions.order_by("-number").first()
 
 
+class DatasetForm(forms.ModelForm):
+    """What may be changed here is checked as the API checks it: pages rely on it."""
+
+    def clean_tags(self) -> list[str]:
+        try:
+            return parse_tags(self.cleaned_data["tags"])
+        except Refusal as refusal:
+            raise forms.ValidationError(refusal.message) from None
+
+
 @admin.register(Dataset)
 class DatasetAdmin(ModelAdmin):
     list_display = ("name", "id", "template", "shown_state", "shown_rows", "created_by", "created_at", "archived_at")
@@ -38,6 +51,7 @@ class DatasetAdmin(ModelAdmin):
     ordering = ("-created_at", "-id")
     show_full_result_count = False
     actions = ("archive",)
+    form = DatasetForm
     fieldsets = (
         (None, {"fields": ("name", "description", "tags")}),
         ("Latest version", {"fields": ("shown_state", "shown_counts", "shown_notes", "downloads", "shown_job")}),
@@ -46,6 +60,10 @@ class DatasetAdmin(ModelAdmin):
     )
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Its files would stay. Datasets are put away, or erased with everything of their project."""
         return False
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:

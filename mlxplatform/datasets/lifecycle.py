@@ -6,6 +6,7 @@ from typing import Any
 
 from django.db import transaction
 
+from mlxplatform.datasets import rowstore
 from mlxplatform.datasets.models import DatasetRow, DatasetVersion
 from mlxplatform.datasets.rowsource import INDEX
 from mlxplatform.datasets.templates.base import CALL_FAILED
@@ -33,10 +34,17 @@ def begin(job: str) -> DatasetVersion:
 
 
 def job_ended(job: Job) -> None:
-    """The job ended, whoever ended it: a version that is not ready says so. Called within that transaction."""
+    """The job ended, whoever ended it: a version that is not ready says so, and what it has. Called within that transaction."""
     state = {"failed": State.FAILED, "cancelled": State.CANCELLED}.get(job.state)
-    if state is not None:
-        DatasetVersion.objects.filter(job=job.id, state=State.BUILDING).update(state=state, error=job.error)
+    if state is None:
+        return
+    for version in DatasetVersion.objects.filter(job=job.id, state=State.BUILDING).only("id", "counts"):
+        accepted, dropped = rowstore.counts(version.pk)
+        if accepted or dropped:
+            made = accepted + dropped.total()
+            version.counts = {"made": made, "accepted": accepted, "dropped": dict(dropped.most_common())}
+        version.state, version.error = state, job.error
+        version.save(update_fields=["state", "error", "counts"])
 
 
 def note_model(version_id: int, model: str) -> None:

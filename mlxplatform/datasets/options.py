@@ -48,8 +48,6 @@ def parse(template: Template, body: dict[str, Any]) -> Options:
     Raises:
         Refusal: a value of the wrong type or out of range, by field name.
     """
-    if not template.needs_llm and body.get("rows") is not None:
-        _whole(body, "rows", 1, MAX_ROWS)
     return Options(
         model=_model(body),
         rows=_whole(body, "rows", 1, MAX_ROWS),

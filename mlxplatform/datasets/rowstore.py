@@ -16,6 +16,8 @@ from mlxplatform.jobs.plain import plain, text
 #: Room for the rows of one source and the sources of one round within an ordinal.
 ROWS_PER_SOURCE = 10_000
 SOURCES_PER_ROUND = 100_000_000
+#: Longest reason a row can have; a failed call's holds whatever code the engine gave.
+REASON_CHARS = 40
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def save(version: int, batch: Iterable[SourceDone]) -> None:
             ordinal=ordinal(done.round, done.index, number),
             source=done.source,
             state=DatasetRow.State.DROPPED if made.reason else DatasetRow.State.ACCEPTED,
-            reason=made.reason,
+            reason=made.reason[:REASON_CHARS],
             detail=text(made.detail[:1000]),
             content=plain(made.content),
             chars=made.chars,

@@ -40,7 +40,7 @@ from mlxplatform.datasets.templates.registry import TEMPLATES
 from mlxplatform.datasets.templates.together import together
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.placement import find_place
-from mlxplatform.jobs.context import JobContext, JobFailed
+from mlxplatform.jobs.context import JobContext, JobFailed, JobStopped, OwnershipLost
 from mlxplatform.rows.pool import WINDOW, RowPool
 from mlxplatform.rows.sqlthread import SqlThread
 
@@ -178,6 +178,10 @@ class DatasetRun:
             while running:
                 running = await self._collect(running)
                 await self._save_if_due(total, total - len(running))
+        except JobStopped as stop:
+            if not isinstance(stop, OwnershipLost):
+                await self._write()
+            raise
         finally:
             for task in running:
                 task.cancel()
@@ -188,7 +192,9 @@ class DatasetRun:
     async def _collect(self, running: set[asyncio.Task[SourceDone]]) -> set[asyncio.Task[SourceDone]]:
         done, left = await asyncio.wait(running, timeout=SAVE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         try:
-            self._buffer += [task.result() for task in done]
+            # What is finished first: it is kept, whatever the others say.
+            for task in sorted(done, key=lambda task: task.exception() is not None):
+                self._buffer.append(task.result())
         finally:
             running.difference_update(done)
         return left
@@ -268,6 +274,9 @@ class DatasetRun:
 
     async def _save(self) -> None:
         self.ctx.check()
+        await self._write()
+
+    async def _write(self) -> None:
         batch, self._buffer = self._buffer, []
         self._saved_at = time.monotonic()
         if batch:

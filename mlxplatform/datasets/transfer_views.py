@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import msgspec
 from asgiref.sync import sync_to_async
 from django.http import HttpRequest, HttpResponseBase, StreamingHttpResponse
 
@@ -42,6 +43,11 @@ def _upload(request: HttpRequest) -> dict[str, Any]:
                 raise bad(name, f"{name} must be a number") from None
     if "distinct" in fields:
         fields["distinct"] = {"true": True, "false": False}.get(fields["distinct"], fields["distinct"])
+    if "columns" in fields:
+        try:
+            fields["columns"] = msgspec.json.decode(fields["columns"])
+        except (msgspec.DecodeError, RecursionError):
+            raise bad("columns", 'columns must be a JSON object, as {"user": "question"}') from None
     if "tags" in fields:
         fields["tags"] = [tag.strip() for tag in fields["tags"].split(",") if tag.strip()]
     for taken in ("file_id", "path", "hub"):

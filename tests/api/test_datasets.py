@@ -393,6 +393,18 @@ def test_markup_is_shown_as_text_in_the_admin(admin_client: Client) -> None:
     assert DatasetRow.objects.count() == 1
 
 
+@pytest.mark.parametrize("tags", ["5", '{"a": 1}', '["a b"]', '["\\u0000"]', '[["a"]]'])
+def test_the_admin_takes_no_tags_that_the_api_would_not(admin_client: Client, tags: str) -> None:
+    _, version = finished(admin_client, "sft_qa_pairs", pairs(1), tags=["kept"])
+    address = f"/admin/datasets/dataset/{quote(version.dataset_id)}"
+    shown = admin_client.post(f"{address}/change/", {"name": "x", "description": "", "tags": tags})
+    assert shown.status_code == 200 and "short words" in shown.content.decode()
+    assert Dataset.objects.get(pk=version.dataset_id).tags == ["kept"]
+    assert admin_client.post(f"{address}/change/", {"name": "x", "description": "", "tags": '["new"]'}).status_code == 302
+    assert Dataset.objects.get(pk=version.dataset_id).tags == ["new"]
+    assert admin_client.post(f"{address}/delete/", {"post": "yes"}).status_code == 403, "its files would stay"
+
+
 def test_a_preview_shows_everything_and_forecasts_the_run(client: Client, runtime: ScriptedRuntime) -> None:
     runtime.say = lambda request: "" if (request.messages[-1].content or "").endswith("7") else "<think>so</think>it is"
     inputs = {"questions": "\n".join(f"What is {n}" for n in range(40))}
@@ -497,6 +509,7 @@ def test_cancelling_keeps_finished_rows_and_a_retry_makes_the_rest(client: Clien
     worker.join(30)
     version = DatasetVersion.objects.get(job=made["job_id"])
     assert (Job.objects.get(pk=made["job_id"]).state, version.state) == ("cancelled", "cancelled")
+    assert version.counts == {"made": 7, "accepted": 7, "dropped": {}}
     assert len(export(client, version.dataset_id).splitlines()) == 7
     assert len(client.get(f"/api/datasets/{version.dataset_id}/rows").json()["rows"]) == 7
     service.retry(made["job_id"], "local")
@@ -504,6 +517,28 @@ def test_cancelling_keeps_finished_rows_and_a_retry_makes_the_rest(client: Clien
     version.refresh_from_db()
     assert version.state == "ready" and version.counts["accepted"] == 8
     assert {text: number for text, number in runtime.started.items() if number > 1} == {"q7": 2}
+
+
+def test_cancelling_keeps_what_was_finished_and_not_yet_written(
+    client: Client, runtime: ScriptedRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import threading
+
+    from mlxplatform.datasets import run
+    from mlxplatform.jobs import service
+    from mlxplatform.rows.models import RowCall
+
+    monkeypatch.setattr(run, "SAVE_SECONDS", 3600)
+    runtime.script["q7"] = lambda number: None
+    made = order(client, "cot_synthesis", {"questions": "\n".join(f"q{n}" for n in range(8))})
+    worker = threading.Thread(target=run_jobs, kwargs={"listening": True})
+    worker.start()
+    wait_until(lambda: RowCall.objects.filter(job=made["job_id"], state="done").count() == 7)
+    assert not DatasetRow.objects.exists()
+    service.cancel(made["job_id"], "local")
+    worker.join(30)
+    version = DatasetVersion.objects.get(job=made["job_id"])
+    assert (version.state, version.counts["accepted"], version.rows.count()) == ("cancelled", 7, 7)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -173,6 +173,10 @@ def test_csv_with_columns_of_its_own(client: Client, upload: Upload) -> None:
     run_jobs()
     version = DatasetVersion.objects.get(job=answer.json()["job_id"])
     assert all_rows(client, version)[0]["messages"][1]["content"] == "c\nd"
+    _, version = upload(raw, "x.csv", columns='{"user": "frage", "assistant": "antwort"}')
+    assert version.counts["accepted"] == 1
+    refused = client.post("/api/datasets/import", {"file": SimpleUploadedFile("x.csv", raw), "columns": "user=frage"})
+    assert refused.status_code == 400 and refused.json()["field"] == "columns"
     job, _ = upload(b"a,b\n1,2,3\n", "x.csv")
     assert "3 cells where the header has 2" in job.error
     job, _ = upload("prompt,completion\nä,b\n".encode("latin-1"), "x.csv")

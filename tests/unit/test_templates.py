@@ -351,10 +351,13 @@ def test_prompt_reconstruction_locks_what_must_stay() -> None:
 
 def test_conversations_alternate_and_stop_at_silence() -> None:
     made = make("multi_turn_chat", {"seeds": "hi", "turns": 4}, lambda step, messages: step)
-    assert [role for role, _ in turns(made.rows[0])] == ["system", "user", "assistant", "user", "assistant", "user"]
+    assert [role for role, _ in turns(made.rows[0])] == ["system", "user", *["assistant", "user"] * 2, "assistant"]
     assert "Assistant: turn0" in (made.calls[1][1][-1].content or "")
     quiet = make("multi_turn_chat", {"seeds": "hi"}, lambda step, messages: "" if step == "turn1" else step)
     assert [role for role, _ in turns(quiet.rows[0])] == ["system", "user", "assistant"]
+    speechless = make("multi_turn_chat", {"seeds": "hi"}, lambda step, messages: "" if step == "turn2" else step)
+    assert [role for role, _ in turns(speechless.rows[0])] == ["system", "user", "assistant"]
+    assert make("multi_turn_chat", {"seeds": "hi"}, lambda step, messages: "").reasons == ["empty_answer"]
     with pytest.raises(Refusal):
         make("multi_turn_chat", {"seeds": "hi", "turns": 1})
 

@@ -16,9 +16,9 @@ def sources(inputs: Inputs) -> Iterator[Source | Drop]:
 
 
 async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
-    persona = f"You are a {inputs['persona']}."
-    spoken = [Message("system", persona), Message("user", source.data)]
-    for turn in range(inputs["turns"]):
+    spoken = [Message("system", f"You are a {inputs['persona']}."), Message("user", source.data)]
+    # The assistant has the last word: what ends with a question teaches nobody to answer it.
+    for turn in range(inputs["turns"] | 1):
         if turn % 2 == 0:
             said = await ask(f"turn{turn}", spoken, max_tokens=ANSWER_TOKENS)
         else:
@@ -26,6 +26,10 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
         if not said.text:
             break
         spoken.append(Message("assistant" if turn % 2 == 0 else "user", said.text))
+    if spoken[-1].role == "user":
+        spoken.pop()
+    if spoken[-1].role != "assistant":
+        return [Drop("empty_answer", source.data[:120])]
     return [Draft({"messages": [{"role": message.role, "content": message.content} for message in spoken]})]
 
 
@@ -44,7 +48,15 @@ TEMPLATE = Template(
     output_format="messages",
     fields=(
         Field("seeds", "textarea", "First user messages, one a line", required=True),
-        Field("turns", "number", "Turns after the first message", default=4, minimum=2, maximum=40),
+        Field(
+            "turns",
+            "number",
+            "Turns after the first message",
+            hint="an even number gets one more: an answer ends it",
+            default=4,
+            minimum=2,
+            maximum=40,
+        ),
         Field("persona", "text", "The assistant is a", default="helpful, concise assistant"),
         Field("user_persona", "text", "The user is", default="a curious developer probing for specifics"),
     ),
@@ -52,5 +64,4 @@ TEMPLATE = Template(
     build=build,
     needs_llm=True,
     repeatable=True,
-    check="types",
 )
