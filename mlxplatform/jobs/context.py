@@ -22,13 +22,17 @@ BUFFER_LIMIT = 5_000
 
 
 class JobFailed(Exception):
-    """The job cannot succeed, for a reason fit to be shown. ``retry`` says whether another attempt could help."""
+    """The job cannot succeed, for a reason fit to be shown.
 
-    def __init__(self, code: str, message: str, *, retry: bool = False):
+    ``retry`` says whether another attempt could help, ``param`` which field of the order is to blame, where one is.
+    """
+
+    def __init__(self, code: str, message: str, *, retry: bool = False, param: str | None = None):
         super().__init__(message)
         self.code = code
         self.message = message
         self.retry = retry
+        self.param = param
 
 
 class JobStopped(Exception):
@@ -64,6 +68,7 @@ class JobContext:
         self.fence: int = job.fence
         self.queue: str = job.queue
         self.holder = Holder(job.owner, job.fence)
+        self._reached = self._from = job.claimed_progress
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._events: list[NewEvent] = []
@@ -84,6 +89,7 @@ class JobContext:
         row: dict[str, Any] = {}
         if progress is not None:
             row["progress"] = payload["progress"] = min(max(float(progress), 0.0), 1.0)
+            self._reached = max(self._reached, row["progress"])
         if message:
             row["message"] = payload["message"] = message
         self._add("stage", payload, row)
@@ -116,6 +122,11 @@ class JobContext:
         self.check()
 
     # Below: for the pulse and the runner loop, not for runners.
+
+    @property
+    def progressed(self) -> bool:
+        """Whether this attempt got further than the job was when it began."""
+        return self._reached > self._from
 
     def stop(self, reason: type[JobStopped]) -> None:
         """Make :meth:`check` raise ``reason``. The first reason stays, except that lost ownership beats all."""

@@ -39,7 +39,8 @@ class Job(models.Model):
     attempts = models.PositiveIntegerField(default=0)
     #: Attempts after which an unexplained error is final.
     max_attempts = models.PositiveIntegerField(default=3)
-    #: Owners lost in a row without progress; reaching the kind's limit quarantines the job as ``poisoned``.
+    #: Attempts in a row that ended without progress by a lost owner, which at the kind's limit quarantines the job as
+    #: ``poisoned``, or by a failure that may pass.
     deaths = models.PositiveIntegerField(default=0)
     #: Progress when the present attempt began: more than this at a death means the death was not fruitless.
     claimed_progress = models.FloatField(default=0.0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,8 @@ from mlxplatform.jobs import kinds, wake
 from mlxplatform.jobs.models import Job, JobEvent, QueuePause
 from mlxplatform.jobs.states import EVENT_OF, LIVE, MOVES, QUEUED, RUNNING, TERMINAL, ZOMBIE
 
+#: Claims after which a job is given up even though each made some progress: a bound on endless dying.
+MAX_CLAIMS = 100
 #: Called with every job that ends, in the transaction that ends it. Listeners only write SQL.
 end_listeners: list[Callable[[Job], None]] = []
 
@@ -83,6 +85,7 @@ def move(
     holder: Holder | None = None,
     by: str = "",
     events: Iterable[NewEvent] = (),
+    said: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> Job:
     """Move a job to state ``to``, or leave everything as it was.
@@ -92,6 +95,7 @@ def move(
         holder: when given, must be the job's present owner and fence.
         by: who asked (a person's name, or the part of the system), recorded in the event.
         events: appended before the move's own event, in the same transaction.
+        said: more to say in the move's own event.
         fields: other columns to set.
 
     Raises:
@@ -109,7 +113,7 @@ def move(
             _check_holder(job, holder)
         _append(job, events)
         _apply(job, to, fields)
-        _append(job, [NewEvent(EVENT_OF.get(to, "state"), _move_payload(job, by))])
+        _append(job, [NewEvent(EVENT_OF.get(to, "state"), {**_move_payload(job, by), **(said or {})})])
         job.save()
         if to in TERMINAL:
             ended = kinds.get(job.kind).ended if job.kind in kinds.names() else ""

@@ -10,7 +10,7 @@ import datetime as dt
 import errno
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -66,13 +66,16 @@ def _attempt(job: Job, context: JobContext) -> Callable[[], Job] | None:
     except JobCancelled:
         return _end(context, CANCELLED, message="cancelled")
     except JobPaused:
-        return _end(context, PAUSED, message="paused")
+        return _end(context, PAUSED, message="paused", attempts=max(job.attempts - 1, 0))
     except JobReleased:
         return _end(context, QUEUED, message="the worker is restarting", attempts=max(job.attempts - 1, 0))
     except JobFailed as failure:
-        if failure.retry and job.attempts < job.max_attempts:
-            return _retry_later(job, context, text(failure.message))
-        return _end(context, FAILED, error=text(failure.message), error_code=failure.code[:64])
+        # What got further than before may go on: a run of days is not given up for its third interruption.
+        deaths = 1 if context.progressed else job.deaths + 1
+        if failure.retry and deaths < job.max_attempts and job.attempts < moves.MAX_CLAIMS:
+            return _put_back(job, context, text(failure.message), deaths)
+        said = {"param": text(failure.param)} if failure.param else {}
+        return _end(context, FAILED, said, error=text(failure.message), error_code=failure.code[:64])
     except Exception as error:
         if trouble := _passing(error):
             # Nothing the job did: however long it lasts, it costs no attempt.
@@ -103,7 +106,13 @@ def _retry_later(job: Job, context: JobContext, why: str) -> Callable[[], Job]:
     return _end(context, QUEUED, due_at=timezone.now() + dt.timedelta(seconds=delay), message=message)
 
 
-def _end(context: JobContext, to: str, **fields: Any) -> Callable[[], Job]:
+def _put_back(job: Job, context: JobContext, why: str, deaths: int) -> Callable[[], Job]:
+    delay = kinds.get(job.kind).retry_delay(deaths)
+    due = timezone.now() + dt.timedelta(seconds=delay)
+    return _end(context, QUEUED, due_at=due, message=f"{why.rstrip('.')}; trying again in {delay:.0f} s", deaths=deaths)
+
+
+def _end(context: JobContext, to: str, said: Mapping[str, Any] | None = None, /, **fields: Any) -> Callable[[], Job]:
     def write() -> Job:
         events, row = context.take()
         try:
@@ -112,7 +121,7 @@ def _end(context: JobContext, to: str, **fields: Any) -> Callable[[], Job]:
                 if current == CANCELLING and to in {QUEUED, PAUSED}:
                     # Cancelled while it was being put back: the person's wish is the end of it.
                     return moves.move(context.job_id, CANCELLED, holder=context.holder, events=events, **row)
-                return moves.move(context.job_id, to, holder=context.holder, events=events, **{**row, **fields})
+                return moves.move(context.job_id, to, holder=context.holder, events=events, said=said, **{**row, **fields})
         except DatabaseError:
             context.give_back(events, row)
             raise

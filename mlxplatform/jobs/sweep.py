@@ -29,8 +29,6 @@ log = structlog.get_logger(__name__)
 
 #: Seconds without a beat after which a worker is dead. Ten beats: a loaded machine misses a few.
 OWNER_TTL = 20.0
-#: Claims after which a job is given up even though each made some progress: a bound on endless dying.
-MAX_CLAIMS = 100
 #: Messages re-sent for one queue in one sweep. The worker takes the rest as it finishes these.
 RESEND = 32
 #: Seconds of silence that one look can add: a few turns of the scheduler.
@@ -128,7 +126,7 @@ class Sweeper:
         # A kind of an app that is no longer installed dies by the usual policy.
         policy = kinds.get(job.kind) if job.kind in kinds.names() else kinds.JobKind(job.kind, "")
         deaths = 1 if job.progress > job.claimed_progress else job.deaths + 1
-        if deaths >= policy.max_deaths or job.attempts >= MAX_CLAIMS:
+        if deaths >= policy.max_deaths or job.attempts >= moves.MAX_CLAIMS:
             error = f"the worker running it died {deaths} times in a row without progress"
             ended = moves.move(job.id, FAILED, expect={ZOMBIE}, by="scheduler", deaths=deaths, error=error, error_code="poisoned")
             service.settle_dependents(ended)

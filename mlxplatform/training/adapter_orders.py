@@ -11,7 +11,7 @@ from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs import service
 from mlxplatform.jobs.models import Job
 from mlxplatform.library import names
-from mlxplatform.training import registry
+from mlxplatform.training import finetuning, registry
 from mlxplatform.training.registry import Chosen
 
 FUSE, MERGE, EXPORT = "fuse", "merge_adapters", "export_adapter"
@@ -68,7 +68,7 @@ def check_merge(body: dict[str, Any], project: str | None) -> dict[str, Any]:
     return {
         "adapters": [one.id for one in chosen],
         "weights": [float(w) for w in weights],
-        "suffix": order["suffix"] or "merged",
+        "suffix": finetuning.plain_suffix(order["suffix"] or "merged"),
     }
 
 

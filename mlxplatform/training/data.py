@@ -1,7 +1,12 @@
-"""Training data by id: a dataset's version or uploaded files, found for the runner and looked through beforehand."""
+"""Training data by id: a dataset's version or uploaded files, found for the runner and looked through beforehand.
+
+Files are checked twice by the same rules: when work is ordered, and when it begins, which may be days later. Between
+the two a file can be deleted, expire, or lose its bytes to somebody at the disk.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +20,8 @@ from mlxplatform.training import rows
 
 #: The purpose an uploaded training file must have.
 PURPOSE = "fine-tune"
+#: What an order may name besides a dataset.
+FILES = ("training_file", "validation_file")
 
 
 def choose(order: dict[str, Any], project: str | None) -> dict[str, Any]:
@@ -32,43 +39,54 @@ def choose(order: dict[str, Any], project: str | None) -> dict[str, Any]:
             raise invalid("validation_file", "A dataset brings its own validation rows; leave validation_file out.")
         version = _version(order["dataset"], project)
         return {"dataset": version.dataset_id, "version": version.number}
-    chosen = {"training_file": _file(order["training_file"], project, "training_file").id}
-    if order["validation_file"] is not None:
-        chosen["validation_file"] = _file(order["validation_file"], project, "validation_file").id
-    return chosen
+    return {name: file(order[name], project, name).id for name in FILES if order[name] is not None}
 
 
-def paths(chosen: dict[str, Any]) -> tuple[Path, Path | None]:
-    """(training rows, validation rows) on this machine.
+def file(file_id: str, project: str | None, param: str) -> StoredFile:
+    """An uploaded file of rows; ``project`` None: of any project.
 
     Raises:
-        Refusal: the data is gone.
+        Refusal: unknown, deleted, expired or another project's; not for training; not complete.
+    """
+    found = service.find(file_id, project, param=param)
+    if found.purpose != PURPOSE:
+        message = f"{param} has the purpose {found.purpose}; it must be {PURPOSE}."
+        raise Refusal(400, "invalid_file_purpose", message, param=param)
+    if found.status != "processed":
+        raise invalid(param, f"{param} is not complete yet.")
+    return found
+
+
+def paths(chosen: dict[str, Any], *, begun: bool = False, param: str = "") -> tuple[Path, Path | None]:
+    """(training rows, validation rows) on this machine, as they were stored.
+
+    ``begun`` says that work on them has begun: it goes on with what was deleted since, whose bytes stay for it.
+    ``param`` is what the order calls its source, where that is not by the source's own name.
+
+    Raises:
+        Refusal: the data is gone, or is not what was stored.
     """
     if "dataset" in chosen:
-        version = DatasetVersion.objects.filter(dataset=chosen["dataset"], number=chosen["version"]).first()
-        if version is None or not version.location:
-            raise Refusal(404, "dataset_not_found", "The dataset is not there any more.", param="dataset")
-        valid = publish.path_of(version.location, "valid.jsonl")
-        has_valid = version.files.get("valid.jsonl", {}).get("rows", 0) > 0 and valid.is_file()
-        return publish.path_of(version.location, "train.jsonl"), valid if has_valid else None
-    train = _blob(chosen["training_file"], "training_file")
+        return _version_paths(chosen, param or "dataset")
+    train = _stored(chosen["training_file"], param or "training_file", begun)
     validation = chosen.get("validation_file")
-    return train, _blob(validation, "validation_file") if validation else None
+    return train, _stored(validation, param or "validation_file", begun) if validation else None
 
 
-def inspect(chosen: dict[str, Any], formats: tuple[str, ...]) -> dict[str, Any]:
+def inspect(chosen: dict[str, Any], formats: tuple[str, ...], *, param: str = "") -> dict[str, Any]:
     """What the data holds: counts, format, problems, rows that are in both parts.
 
     Raises:
         Refusal: nothing usable in it.
     """
-    param = "dataset" if "dataset" in chosen else "training_file"
-    train_path, valid_path = paths(chosen)
+    train_path, valid_path = paths(chosen, param=param)
+    param = param or ("dataset" if "dataset" in chosen else "training_file")
     train = _look(train_path, formats, param)
     found: dict[str, Any] = {"train": train.describe(), "valid": None, "in_both": 0, "warnings": []}
     if not train.rows:
         reason = f": {train.problems[0]}" if train.problems else ""
-        raise Refusal(400, "invalid_training_file", f"The training data has no usable row{reason}.", param=param)
+        code, what = ("invalid_file", "The file") if param == "file" else ("invalid_training_file", "The training data")
+        raise Refusal(400, code, f"{what} has no usable row{reason}.", param=param)
     if valid_path is not None:
         param = param if param == "dataset" else "validation_file"
         valid = _look(valid_path, formats, param)
@@ -91,11 +109,15 @@ def lineage(chosen: dict[str, Any]) -> dict[str, Any]:
 
 
 def held_files(ids: list[str]) -> set[str]:
-    """Which of these files a live run still needs."""
+    """Which of these files live work still needs: one that has begun goes on when its file is deleted."""
     from mlxplatform.jobs.models import Job
     from mlxplatform.jobs.states import TERMINAL
 
-    live = Job.objects.filter(kind="finetune").exclude(state__in=TERMINAL).values_list("config__data", flat=True)
+    live = (
+        Job.objects.filter(kind__in=("finetune", "evaluate_adapter"))
+        .exclude(state__in=TERMINAL)
+        .values_list("config__data", flat=True)
+    )
     used = {value for chosen in live for name, value in (chosen or {}).items() if name.endswith("_file")}
     return used & set(ids)
 
@@ -119,20 +141,49 @@ def _version(raw: str, project: str | None) -> DatasetVersion:
     return version
 
 
-def _file(file_id: str, project: str | None, param: str) -> StoredFile:
-    file = service.find(file_id, project, param=param)
-    if file.purpose != PURPOSE:
-        raise Refusal(400, "invalid_file_purpose", f"{param} has the purpose {file.purpose}; it must be {PURPOSE}.", param=param)
-    if file.status != "processed":
-        raise invalid(param, f"{param} is not complete yet.")
-    return file
+def _version_paths(chosen: dict[str, Any], param: str) -> tuple[Path, Path | None]:
+    ready = DatasetVersion.objects.filter(state=DatasetVersion.State.READY)
+    version = ready.filter(dataset=chosen["dataset"], number=chosen["version"]).first()
+    if version is None:
+        raise Refusal(404, "dataset_not_found", "The dataset is not there any more.", param=param)
+    found = []
+    for name in ("train.jsonl", "valid.jsonl"):
+        stored = version.files.get(name, {})
+        path = publish.path_of(version.location, name)
+        needed = name == "train.jsonl" or stored.get("rows", 0) > 0
+        found.append(_whole(path, stored.get("bytes"), stored.get("sha256"), param) if needed else None)
+    train, valid = found
+    assert train is not None
+    return train, valid
 
 
-def _blob(file_id: str, param: str) -> Path:
-    path = blobs.path_of(file_id)
-    if not path.is_file():
-        raise Refusal(404, "file_not_found", "The file's content is not here any more.", param=param)
+def _stored(file_id: str, param: str, begun: bool) -> Path:
+    """An uploaded file's bytes.
+
+    Raises:
+        Refusal: deleted or expired since it was chosen, unless work had begun; or its bytes are gone or others.
+    """
+    row = StoredFile.objects.filter(pk=file_id).first() if begun else file(file_id, None, param)
+    if row is None:
+        raise _missing(param)
+    return _whole(blobs.path_of(file_id), row.bytes, row.sha256, param)
+
+
+def _whole(path: Path, size: int | None, sha256: str | None, param: str) -> Path:
+    """The path, if its content is what was stored: what a run says it learned from must be true."""
+    try:
+        with path.open("rb") as content:
+            same = path.stat().st_size == size and hashlib.file_digest(content, "sha256").hexdigest() == sha256
+    except OSError:
+        raise _missing(param) from None
+    if not same:
+        message = f"The content of {param} on the server's disk is not what was stored; upload or make it again."
+        raise Refusal(400, "file_content_damaged", message, param=param)
     return path
+
+
+def _missing(param: str) -> Refusal:
+    return Refusal(404, "file_not_found", f"The content of {param} is not here any more.", param=param)
 
 
 def _look(path: Path, formats: tuple[str, ...], param: str) -> rows.Inspection:
@@ -144,6 +195,8 @@ def _look(path: Path, formats: tuple[str, ...], param: str) -> rows.Inspection:
         seen = rows.inspect(path, formats)
     except jsonl.NotLines as problem:
         raise Refusal(400, "invalid_file_format", problem.message, param=param) from None
+    except OSError:
+        raise _missing(param) from None
     if seen.broken:
         listed = "; ".join(seen.broken_lines)
         more = f"; and {seen.broken - len(seen.broken_lines)} more" if seen.broken > len(seen.broken_lines) else ""

@@ -23,6 +23,8 @@ KIND = "evaluate_adapter"
 MEASURES = ("loss", "exact_match", "judge")
 #: What the judge may say: the first answer, the second, or neither.
 VERDICTS = ("A", "B", "tie")
+#: Rows of any kind can be measured; preferences count their chosen answer.
+ROW_FORMATS = ("messages", "prompt_completion", "text", "preference")
 
 FIELDS = (
     Field("adapter", "text", required=True, high=255, doc="Id or name of the adapter"),
@@ -81,7 +83,8 @@ def _held(order: dict[str, Any], adapter: Adapter, project: str | None) -> dict[
     if order["dataset"] is not None and order["file"] is not None:
         raise invalid("file", "Name one source of rows: dataset or file.")
     if order["file"] is not None:
-        chosen = data.choose({"dataset": None, "training_file": order["file"], "validation_file": None}, project)
+        chosen = {"training_file": data.file(order["file"], project, "file").id}
+        data.inspect(chosen, ROW_FORMATS, param="file")
         return {"data": chosen, "part": "train", "held_fraction": 0.0}
     if order["dataset"] is not None:
         chosen = data.choose({"dataset": order["dataset"], "training_file": None, "validation_file": None}, project)
@@ -91,7 +94,11 @@ def _held(order: dict[str, Any], adapter: Adapter, project: str | None) -> dict[
     if adapter.method == "merge":
         raise Refusal(400, "no_held_out_rows", "A merged adapter has no rows of its own; give dataset or file.", param="file")
     config, chosen = adapter.config, _named_by(adapter)
-    _, valid = data.paths(chosen)
+    try:
+        _, valid = data.paths(chosen)
+    except Refusal:
+        message = "The rows of the run are not there any more; give dataset or file."
+        raise Refusal(400, "no_held_out_rows", message, param="file") from None
     if valid is not None:
         return {"data": chosen, "part": "valid", "held_fraction": 0.0}
     if config.get("valid_fraction"):

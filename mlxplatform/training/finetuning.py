@@ -167,7 +167,7 @@ def _settle(order: dict[str, Any], model: LocalModel) -> None:
     if order["target_modules"] is not None:
         _check_modules(order["target_modules"], model)
     if order["suffix"] is not None:
-        order["suffix"] = _suffix(order["suffix"])
+        order["suffix"] = plain_suffix(order["suffix"])
     full = order["fine_tune_type"] == "full"
     if order["method"] == "dpo" and order["fine_tune_type"] != "lora":
         raise invalid("fine_tune_type", "dpo needs lora: its reference is the model with the adapter's output off.")
@@ -198,7 +198,12 @@ def _check_modules(wanted: list[str], model: LocalModel) -> None:
             raise invalid("target_modules", f"{model.id} has no layer {name[:80]}; it has {', '.join(sorted(leaves))}.")
 
 
-def _suffix(raw: str) -> str:
+def plain_suffix(raw: str) -> str:
+    """The part of a name that a person chooses, without what has a meaning in names.
+
+    Raises:
+        Refusal: nothing is left of it.
+    """
     kept = "".join(char if char.isalnum() and char.isascii() else "-" for char in raw.lower()).strip("-")
     if not kept:
         raise invalid("suffix", "suffix must contain letters from a to z, or digits.")

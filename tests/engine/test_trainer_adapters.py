@@ -20,7 +20,8 @@ from mlxplatform.training import finetuning
 from mlxplatform.training.models import Adapter
 from tests.engine.test_trainer_finetune import CODE, answer_of, upload
 from tests.fixtures import tiny_model
-from tests.fixtures.trainer_jobs import run_to_end, trainer_worker
+from tests.fixtures.trainer_jobs import payloads, run_to_end, trainer_worker
+from tests.fixtures.training_data import TROUBLES, spoil
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("broker")]
 
@@ -159,13 +160,28 @@ def test_an_evaluation_measures_base_and_adapter_on_rows_set_apart(worker: Pulse
     assert adapter.metrics["final_val"]["loss"] == pytest.approx(loss["tuned"]["loss"], rel=1e-4)  # counted as the run counts
 
 
+def test_rows_of_an_evaluation_that_are_gone_are_blamed_by_field(worker: Pulse) -> None:
+    adapter = trained(worker, valid_fraction=0.25, iters=1)
+    held = upload([CODE])
+    status, answer = ordered("/api/finetune/evaluate", {"adapter": adapter.id, "measures": ["loss"], "file": held})
+    assert status == 200, answer
+    for file in (held, adapter.config["training_file"]):
+        files.delete(files.find(file, None))
+
+    job = run_to_end(worker, Job.objects.get(pk=answer["job_id"]))
+    refused = ordered("/api/finetune/evaluate", {"adapter": adapter.id, "measures": ["loss"]})
+
+    assert (job.state, job.error_code, payloads(job, "failed")[-1]["param"]) == ("failed", "file_not_found", "file")
+    assert (refused[0], refused[1]["code"], refused[1]["field"]) == (400, "no_held_out_rows", "file")
+
+
 def test_an_earlier_step_is_measured_fused_merged_and_exported_by_its_name(worker: Pulse) -> None:
     adapter = trained(worker, valid_fraction=0.25, iters=12, steps_per_save=4, num_layers=1)
     name, last = f"{adapter.name}:ckpt-step-4", f"{adapter.name}:ckpt-step-12"
 
     measured = run_ordered(worker, "/api/finetune/evaluate", {"adapter": name, "measures": ["loss"]})
     fused = run_ordered(worker, "/api/finetune/fuse", {"adapter": name})
-    merged = run_ordered(worker, "/api/finetune/merge", {"adapters": [name, last], "weights": [1.0, -1.0]})
+    merged = run_ordered(worker, "/api/finetune/merge", {"adapters": [name, last], "weights": [1.0, -1.0], "suffix": "A:b"})
     exported = run_ordered(worker, "/api/finetune/export", {"adapter": name})
 
     assert measured.result["adapter"] == f"{adapter.id}-step-4" and measured.result["name"] == name
@@ -174,7 +190,8 @@ def test_an_earlier_step_is_measured_fused_merged_and_exported_by_its_name(worke
     assert losses == {8: None, 4: measured.result["loss"]} and "evaluation" not in shown["metrics"]
     model = local_models.find(fused.result["model"], settings.HOME)
     assert model is not None and model.id.endswith("-step-4") and model.provenance["adapter"] == f"{adapter.id}-step-4"
-    assert Adapter.objects.get(job=merged.id).parents == [f"{adapter.id}-step-4", adapter.id]
+    made = Adapter.objects.get(job=merged.id)
+    assert made.parents == [f"{adapter.id}-step-4", adapter.id] and made.name.startswith("ft:tiny:local:a-b:")
     own = load_file(settings.HOME / "adapters" / adapter.id / "checkpoints" / "step-4" / "adapters.safetensors")
     files_of = {entry["filename"]: files.open_blob(files.find(entry["id"], None)).read() for entry in exported.result["files"]}
     (settings.HOME / "exported.safetensors").write_bytes(files_of["adapter_model.safetensors"])
@@ -184,6 +201,7 @@ def test_an_earlier_step_is_measured_fused_merged_and_exported_by_its_name(worke
     assert json.loads(files_of["adapter_config.json"])["layers_to_transform"] == [1]
     for path, body in (
         ("/api/finetune/merge", {"adapters": [last, adapter.id]}),  # two names of one
+        ("/api/finetune/merge", {"adapters": [name, last], "suffix": "!!"}),
         ("/api/finetune/fuse", {"adapter": f"{adapter.name}:ckpt-step-5"}),
     ):
         assert ordered(path, body)[0] in {400, 404}
@@ -191,6 +209,9 @@ def test_an_earlier_step_is_measured_fused_merged_and_exported_by_its_name(worke
 
 def test_orders_about_adapters_are_refused_by_field(worker: Pulse) -> None:
     adapter, held = trained(worker, iters=1), upload([CODE])
+    unusable = [upload([{"foo": 1}]), *(upload([CODE]) for _ in TROUBLES)]
+    for file, trouble in zip(unusable[1:], TROUBLES, strict=True):
+        spoil(file, trouble)
     refused = {
         "/api/finetune/fuse": [({"adapter": "ad_nothing"}, "adapter"), ({"adapter": adapter.id, "output": "tiny"}, "output")],
         "/api/finetune/merge": [
@@ -201,7 +222,8 @@ def test_orders_about_adapters_are_refused_by_field(worker: Pulse) -> None:
         "/api/finetune/export": [({"adapter": adapter.id, "format": "onnx"}, "format"), ({}, "adapter")],
         "/api/finetune/evaluate": [
             ({"adapter": adapter.id}, "file"),  # the run set nothing apart
-            ({"adapter": adapter.id, "file": "file-none"}, "training_file"),
+            ({"adapter": adapter.id, "file": "file-none"}, "file"),
+            *(({"adapter": adapter.id, "file": spoiled}, "file") for spoiled in unusable),
             ({"adapter": adapter.id, "file": held, "dataset": "ds_1"}, "file"),
             ({"adapter": adapter.id, "file": held, "measures": ["bleu"]}, "measures"),
             ({"adapter": adapter.id, "file": held, "judge_model": "tiny"}, "judge_model"),

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs import moves, service
-from mlxplatform.jobs.context import BUFFER_LIMIT, JobCancelled, JobContext, OwnershipLost
+from mlxplatform.jobs.context import BUFFER_LIMIT, JobCancelled, JobContext, JobFailed, OwnershipLost
 from mlxplatform.jobs.models import Job, QueuePause, Worker
 from mlxplatform.jobs.pulse import STRAY_BEATS, Pulse
 from mlxplatform.jobs.runner import run_next
@@ -114,7 +114,7 @@ def test_pause_while_running_and_resume(pulse: Pulse) -> None:
     wait_for(lambda: state_of(job) == "running")
     service.pause(job.id)
     tick_until_ended(pulse, thread)
-    assert state_of(job) == "paused"
+    assert (state_of(job), job.attempts) == ("paused", 0)
     assert not run_next(pulse)
     assert service.resume(job.id).state == "queued"
 
@@ -304,6 +304,29 @@ def test_trouble_around_a_job_costs_it_no_attempt(pulse: Pulse, monkeypatch: pyt
     Job.objects.update(due_at=timezone.now())
     assert run_next(pulse)
     assert state_of(job) == "done"
+
+
+def test_a_failure_that_may_pass_ends_a_job_only_in_a_row_without_progress(pulse: Pulse, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = service.submit("test.lines", {"n": 1})
+
+    def gets(progress: float) -> None:
+        def interrupted(ctx: JobContext) -> None:
+            ctx.stage("begun", 0.0)
+            ctx.stage("going", progress)
+            raise JobFailed("cut", "The line was cut.", retry=True, param="model")
+
+        monkeypatch.setattr(job_kinds, "lines", interrupted)
+        Job.objects.update(due_at=timezone.now())
+        assert run_next(pulse)
+
+    for number in range(1, 6):
+        gets(number / 10)
+        assert (state_of(job), job.deaths, job.attempts) == ("queued", 1, number)
+    gets(0.1)
+    assert (state_of(job), job.deaths) == ("queued", 2) and job.message.startswith("The line was cut; trying again in")
+    gets(0.1)
+    assert (state_of(job), job.error_code) == ("failed", "cut")
+    assert job.events.last().payload == {"state": "failed", "error": "The line was cut.", "code": "cut", "param": "model"}
 
 
 def test_a_runner_that_logs_faster_than_it_is_written_waits(pulse: Pulse) -> None:

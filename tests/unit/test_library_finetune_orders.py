@@ -9,9 +9,14 @@ import pytest
 from django.conf import settings
 from django.test import Client
 
+from mlxplatform.datasets import publish
 from mlxplatform.files import service as files
+from mlxplatform.files.models import StoredFile
+from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs.models import Job
+from mlxplatform.training.openai import parse
 from tests.fixtures import tiny_model
+from tests.fixtures.training_data import TROUBLES, published, spoil
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -168,6 +173,45 @@ def test_files_of_another_purpose_or_deleted_ones_are_refused() -> None:
     assert create(training_file=upload([PREFERENCE] * 3))[0] == 400  # preferences are not for supervised training
 
 
+@pytest.mark.parametrize("param", ["training_file", "validation_file"])
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_a_file_that_cannot_be_used_is_refused_at_creation_by_field(trouble: str, param: str) -> None:
+    file, other = upload(), upload()
+    spoil(file, trouble)
+
+    status, answer = create(**{"training_file": other, param: file})
+
+    assert (status, answer["error"]["code"], answer["error"]["param"]) == (*TROUBLES[trouble], param), answer
+    assert str(settings.HOME) not in answer["error"]["message"]
+    assert Job.objects.count() == 0
+
+
+@pytest.mark.parametrize("param", ["training_file", "validation_file"])
+def test_another_projects_file_is_as_if_it_were_not_there(param: str) -> None:
+    theirs = upload()
+    StoredFile.objects.filter(pk=theirs).update(project="other")
+
+    with pytest.raises(Refusal) as refused:
+        parse.order({"model": "tiny-order", "training_file": upload(), param: theirs}, "default")
+
+    assert (refused.value.status, refused.value.code, refused.value.param) == (404, "file_not_found", param)
+
+
+def test_a_dataset_whose_files_are_gone_or_others_is_refused_by_field() -> None:
+    number = 0
+    for trouble, expected in (("missing", (404, "file_not_found")), ("changed", (400, "file_content_damaged"))):
+        for part in ("train.jsonl", "valid.jsonl"):
+            number += 1
+            version = published([ROW] * 12, [ROW])
+            path = publish.path_of(version.location, part)
+            path.unlink() if trouble == "missing" else path.write_bytes(path.read_bytes()[:-2] + b" }")
+
+            status, answer = post("/api/finetune/submit", {"model": "tiny-order", "dataset": version.dataset_id})
+
+            assert (status, answer["code"], answer["field"]) == (*expected, "dataset"), answer
+    assert Job.objects.count() == 0
+
+
 def test_validating_on_the_training_file_is_allowed_and_said() -> None:
     file = upload()
     status, _ = create(training_file=file, validation_file=file)
@@ -209,7 +253,10 @@ def test_cancel_pause_and_resume_answer_with_the_job() -> None:
     assert post(f"/v1/fine_tuning/jobs/{job}/resume", {})[1]["status"] == "queued"
     assert post(f"/v1/fine_tuning/jobs/{job}/cancel", {})[1]["status"] == "cancelled"
     assert post(f"/v1/fine_tuning/jobs/{job}/cancel", {})[0] == 200
-    assert post(f"/v1/fine_tuning/jobs/{job}/pause", {})[0] == 400
+    for action in ("pause", "resume"):
+        status, answer = post(f"/v1/fine_tuning/jobs/{job}/{action}", {})
+        assert (status, answer["error"]["param"]) == (400, "fine_tuning_job_id")
+        assert "status is cancelled" in answer["error"]["message"]
     events = Client().get(f"/v1/fine_tuning/jobs/{job}/events").json()
     assert events["data"][0]["message"] == "The job is cancelled."
     assert {event["object"] for event in events["data"]} == {"fine_tuning.job.event"}

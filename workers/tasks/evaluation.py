@@ -27,8 +27,6 @@ from mlxplatform.training.registry import Chosen
 from workers.tasks.trainer_child import Run
 from workers.tasks.training import RefusalsExplained, base_model, machine, preflight
 
-#: Rows of any kind can be measured; preferences count their chosen answer.
-_FORMATS = ("messages", "prompt_completion", "text", "preference")
 #: Answers kept with the report, of those asked for.
 _SHOWN = 20
 
@@ -38,7 +36,8 @@ def evaluate(ctx: JobContext) -> dict[str, Any]:
     order = ctx.config
     with RefusalsExplained():
         chosen = registry.choose(order["adapter"], None)
-        train, valid = data.paths(order["data"])
+        # After its first attempt the work has begun: it goes on with what was deleted since.
+        train, valid = data.paths(order["data"], begun=ctx.attempt > 1, param="" if "dataset" in order["data"] else "file")
     path = valid if order["part"] == "valid" else train
     if path is None:
         raise JobFailed("no_held_out_rows", "The rows to measure on are not there any more.")
@@ -78,7 +77,7 @@ def _losses(ctx: JobContext, chosen: Chosen, path: Path) -> dict[str, Any]:
         "adapter_path": str(chosen.files.path) if chosen.files is not None else "",
         "tuned_path": str(paths.models_dir(settings.HOME) / adapter.model) if adapter.model else "",
         "rows": str(path),
-        "formats": _FORMATS,
+        "formats": evaluation.ROW_FORMATS,
         "held_fraction": order["held_fraction"],
         "max_examples": order["max_examples"],
     }
@@ -90,7 +89,7 @@ def _counting(adapter: Adapter) -> dict[str, Any]:
 
 
 def _questions(ctx: JobContext, adapter: Adapter, path: Path) -> list[Question]:
-    order, found = ctx.config, list(rows.read(path, _FORMATS))
+    order, found = ctx.config, list(rows.read(path, evaluation.ROW_FORMATS))
     if order["held_fraction"]:
         found = rows.split(found, order["held_fraction"], evaluation.defaults(adapter)["seed"])[1]
     asked = evaluation.questions(found, order["max_examples"])

@@ -240,7 +240,7 @@ class Run:
                     child.process.wait()
                     return {name: value for name, value in event.items() if name != "event"}
                 if kind == "failed":
-                    raise JobFailed(event["code"], event["message"])
+                    raise JobFailed(event["code"], event["message"], param=event.get("param"))
                 if kind == "stopped":
                     if self._leaving and self._stopped_by is None:
                         return None

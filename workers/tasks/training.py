@@ -71,12 +71,13 @@ def finetune(ctx: JobContext) -> dict[str, Any]:
     if not _was_published(root, output, ctx.job_id):
         model = base_model(order["model"], order["revision"])
         with RefusalsExplained():
-            train, valid = data.paths(order["data"])
+            # Where a child left a folder it had read the rows: that work goes on, whatever was deleted since.
+            train, valid = data.paths(order["data"], begun=work.is_dir())
         needed = finetuning.estimate_bytes(model, order)
         preflight(needed)
         started_from = warm_start.folder(order.get("warm_start_adapter"))
         if order.get("warm_start_adapter") and started_from is None:
-            raise JobFailed("adapter_not_found", "The adapter to start from is not here any more.")
+            raise JobFailed("adapter_not_found", "The adapter to start from is not here any more.", param="warm_start_adapter")
         publication.sweep(root)
         sweep_work()
         task = {
@@ -151,9 +152,10 @@ def base_model(model_id: str, revision: str) -> LocalModel:
     """The model of an order, which must still be the one that was ordered."""
     model = local_models.find(model_id, settings.HOME)
     if model is None:
-        raise JobFailed("model_not_found", f"The model {model_id} is not on this machine any more.")
+        raise JobFailed("model_not_found", f"The model {model_id} is not on this machine any more.", param="model")
     if model.revision != revision:
-        raise JobFailed("model_changed", f"The model {model_id} has changed since the job was ordered; order it again.")
+        message = f"The model {model_id} has changed since the job was ordered; order it again."
+        raise JobFailed("model_changed", message, param="model")
     return model
 
 
@@ -177,7 +179,7 @@ class RefusalsExplained:
 
     def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, Refusal):
-            raise JobFailed(error.code, error.message) from None
+            raise JobFailed(error.code, error.message, param=error.param) from None
 
 
 def _was_published(root: Path, output: str, job_id: str) -> bool:

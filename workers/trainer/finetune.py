@@ -281,8 +281,8 @@ def _collect(task: dict[str, Any]) -> tuple[Collected, Collected]:
     encoder = examples.Encoder(
         Path(task["source"]), limit=task["max_seq_length"], mask_prompt=task["mask_prompt"], every_turn=task["loss_on"] == "all"
     )
-    train_rows = list(rows.read(Path(task["train"]), tuple(task["formats"])))
-    valid_rows = list(rows.read(Path(task["valid"]), tuple(task["formats"]))) if task["valid"] else []
+    train_rows = _rows(task, "train", "training_file")
+    valid_rows = _rows(task, "valid", "validation_file") if task["valid"] else []
     if task["valid_fraction"] and not valid_rows:
         train_rows, valid_rows = rows.split(train_rows, task["valid_fraction"], task["seed"])
         if not valid_rows:
@@ -300,8 +300,21 @@ def _collect(task: dict[str, Any]) -> tuple[Collected, Collected]:
     if not train.chosen and train.skipped.keys() == {"template_refused"}:
         raise Explained("template_failed", "The model's chat template cannot render any of these rows.")
     if not train.chosen:
-        raise Explained("no_trainable_rows", f"No row has a trainable token within {task['max_seq_length']} tokens.")
+        message = f"No row has a trainable token within {task['max_seq_length']} tokens."
+        raise Explained("no_trainable_rows", message, _source(task, "training_file"))
     return train, valid
+
+
+def _rows(task: dict[str, Any], part: str, param: str) -> list[tuple[int, dict[str, Any]]]:
+    try:
+        return list(rows.read(Path(task[part]), tuple(task["formats"])))
+    except OSError:
+        raise Explained("file_not_found", f"The rows of {part} cannot be read any more.", _source(task, param)) from None
+
+
+def _source(task: dict[str, Any], file: str) -> str:
+    """The field of the order that names a part's rows."""
+    return "dataset" if "dataset" in task["lineage"] else file
 
 
 def _load(task: dict[str, Any]) -> nn.Module:

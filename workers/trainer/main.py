@@ -7,6 +7,7 @@ back surely because the process ends.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -26,6 +27,8 @@ TASKS = {
     "merge": "workers.trainer.combine",
     "export": "workers.trainer.combine",
 }
+#: What a file system says that takes no more: no space, over quota, over the process's limit, read-only.
+UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 
 
 def main() -> int:
@@ -44,9 +47,10 @@ def main() -> int:
         report.emit("stopped", op=stop.op)
         return 0
     except (Explained, Refusal) as failure:
-        return report.failed(failure.code, failure.message)
+        return report.failed(failure.code, failure.message, failure.param)
     except OSError as error:
-        return report.failed("cannot_write", f"Writing failed: {error.strerror or 'input/output error'}.")
+        what = ("cannot_write", "Writing failed") if error.errno in UNWRITABLE else ("files_unusable", "A file cannot be used")
+        return report.failed(what[0], f"{what[1]}: {(error.strerror or 'input/output error').lower()}.")
     except RuntimeError as error:
         # mlx's writers know no OSError; what else they raise is a bug of ours.
         if str(error).startswith("[write]"):

@@ -1,7 +1,7 @@
 """What a trainer child says: one JSON object per line on stdout, read by its supervisor.
 
 ``{"event": "stage", "name", "progress"}``, ``{"event": "metric", "kind", "step", ...}``,
-``{"event": "log", "line"}``, ``{"event": "done", ...}`` or ``{"event": "failed", "code", "message"}``. The
+``{"event": "log", "line"}``, ``{"event": "done", ...}`` or ``{"event": "failed", "code", "message", "param"}``. The
 original stdout is kept for this alone: :func:`claim_stdout` points everything else that prints at stderr.
 """
 
@@ -18,12 +18,16 @@ EXPLAINED = 3
 
 
 class Explained(Exception):
-    """A failure with a code and a sentence for the job's page: no path, no class name."""
+    """A failure with a code and a sentence for the job's page: no path, no class name.
 
-    def __init__(self, code: str, message: str):
+    ``param`` is the field of the order that is to blame, where one is.
+    """
+
+    def __init__(self, code: str, message: str, param: str | None = None):
         super().__init__(message)
         self.code = code
         self.message = message
+        self.param = param
 
 
 _lock = threading.Lock()
@@ -58,7 +62,7 @@ def done(**result: Any) -> None:
     emit("done", **result)
 
 
-def failed(code: str, message: str) -> int:
+def failed(code: str, message: str, param: str | None = None) -> int:
     """Say why it ends; answers the exit status to use."""
-    emit("failed", code=code, message=message)
+    emit("failed", code=code, message=message, param=param)
     return EXPLAINED

@@ -11,6 +11,7 @@ from mlxplatform.jobs.states import RUNNING, TERMINAL
 from mlxplatform.library.local_adapters import LocalAdapter, checkpoint_name
 from mlxplatform.training import finetuning
 from mlxplatform.training.models import Adapter, TrainingRun
+from mlxplatform.training.openai import parse
 
 _STATUS = {"waiting": "queued", "zombie": "running", "cancelling": "running", "done": "succeeded"}
 _STATES = {"done": "The job has successfully completed.", "queued": "The job waits for its turn."}
@@ -24,6 +25,11 @@ def public_id(job_id: str) -> str:
 
 def private_id(public: str) -> str:
     return f"job_{public.removeprefix('ftjob-')}"
+
+
+def status(job: Job) -> str:
+    """The job's state in OpenAI's words."""
+    return _STATUS.get(job.state, job.state)
 
 
 def job_object(job: Job, run: TrainingRun | None, made: Adapter | None) -> dict[str, Any]:
@@ -40,7 +46,9 @@ def job_object(job: Job, run: TrainingRun | None, made: Adapter | None) -> dict[
         "id": public_id(job.id),
         "object": "fine_tuning.job",
         "created_at": _seconds(job.created_at),
-        "error": {"code": job.error_code, "message": job.error, "param": None} if job.state == "failed" else None,
+        "error": {"code": job.error_code, "message": job.error, "param": _blamed(job, surface)}
+        if job.state == "failed"
+        else None,
         "fine_tuned_model": (made.model or made.name) if made and job.state == "done" else None,
         "finished_at": _seconds(job.ended_at) if job.state in TERMINAL else None,
         "estimated_finish": _estimated(job),
@@ -50,7 +58,7 @@ def job_object(job: Job, run: TrainingRun | None, made: Adapter | None) -> dict[
         "organization_id": "org-local",
         "result_files": [run.result_file] if run and run.result_file else [],
         "seed": order["seed"],
-        "status": _STATUS.get(job.state, job.state),
+        "status": status(job),
         "trained_tokens": (job.result or {}).get("trained_tokens"),
         "training_file": data.get("training_file") or f"{data.get('dataset')}@{data.get('version')}",
         "validation_file": data.get("validation_file"),
@@ -66,6 +74,13 @@ def _estimated(job: Job) -> int | None:
         return None
     said = JobEvent.objects.filter(job=job, type="stage", payload__eta_s__isnull=False).order_by("-seq").first()
     return int(said.at.timestamp() + said.payload["eta_s"]) if said else None
+
+
+def _blamed(job: Job, surface: dict[str, Any]) -> str | None:
+    """The field that a failure was blamed on, as OpenAI's body calls it."""
+    end = JobEvent.objects.filter(job=job, type="failed").order_by("-seq").first()
+    param = end.payload.get("param") if end else None
+    return parse.said_as(param, str(surface.get("model", "")), parse.MLX_FIELDS) if param else None
 
 
 def finetuning_fields() -> tuple[str, ...]:

@@ -70,7 +70,14 @@ def retrieve(request: HttpRequest, job_id: str) -> dict[str, Any]:
 
 def act(request: HttpRequest, job_id: str, action: str) -> dict[str, Any]:
     job = _find(request, job_id)
-    changed = _ACTIONS[action](job.id, actor_of(request))
+    try:
+        changed = _ACTIONS[action](job.id, actor_of(request))
+    except Refusal as refusal:
+        if refusal.param != "id":
+            raise
+        job.refresh_from_db()
+        message = f"The job cannot be asked to {action}: its status is {render.status(job)}."
+        raise Refusal(refusal.status, refusal.code, message, param="fine_tuning_job_id") from None
     audit.record(
         actor_of(request),
         f"job.{action}",
