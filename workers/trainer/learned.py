@@ -15,6 +15,7 @@ import hashlib
 import importlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from workers.engine.loading import import_light_mlx_lm
 from workers.trainer import model_files, report
 from workers.trainer.quality import TEXTS
 from workers.trainer.report import Explained
+from workers.trainer.unpacked import unpacked
 
 Step = Callable[[int, int], None]
 #: Tokens of a calibration window, and at most so many windows.
@@ -125,19 +127,20 @@ def dwq(model: nn.Module, task: dict[str, Any], data: Calibration, step: Step) -
     held, learned = rows[:_DWQ_VALID], rows[_DWQ_VALID:] * _DWQ_EPOCHS
     if len(learned) < _DWQ_BATCH:
         raise Explained("calibration_too_short", "The calibration text gives this model too few windows for DWQ.")
-    start = _distance(model, teacher, data.windows[:_DWQ_VALID])
-    module.dwq_quantize(
-        model,
-        lambda batch, index, split: teacher(batch),
-        optim.Adam(learning_rate=_DWQ_RATE, bias_correction=True),
-        learned,
-        held,
-        batch_size=_DWQ_BATCH,
-        max_seq_length=LENGTH + 1,
-        seed=_SEED,
-        dtype=getattr(mx, task["work_dtype"]),
-    )
-    end = _distance(model, teacher, data.windows[:_DWQ_VALID])
+    with unpacked(model) if task["device"] == "cpu" else nullcontext():
+        start = _distance(model, teacher, data.windows[:_DWQ_VALID])
+        module.dwq_quantize(
+            model,
+            lambda batch, index, split: teacher(batch),
+            optim.Adam(learning_rate=_DWQ_RATE, bias_correction=True),
+            learned,
+            held,
+            batch_size=_DWQ_BATCH,
+            max_seq_length=LENGTH + 1,
+            seed=_SEED,
+            dtype=getattr(mx, task["work_dtype"]),
+        )
+        end = _distance(model, teacher, data.windows[:_DWQ_VALID])
     kept = end < start
     if not kept:
         report.emit("log", line=f"Training moved away from the original ({start:.5f} to {end:.5f}): the packed weights stay.")
