@@ -45,8 +45,12 @@ def accessible(page: Page) -> None:
 
 def test_the_wizard_checks_data_trains_and_the_curve_survives_a_reload(page: Page, dataset: str) -> None:
     page.goto(f"/console/models/finetune?model=tiny&dataset={dataset}")
+    chosen = page.get_by_label("Dataset").locator("option:checked")
+    expect(chosen).to_have_text("codes, version 1: 18 rows to learn, 2 to validate")
     page.get_by_label("Iters", exact=True).fill("60")
     page.get_by_text("More settings").click()
+    page.get_by_label("Target modules").fill("q_proj, v_proj")
+    page.get_by_label("Steps per save").fill("20")
     page.get_by_label("Steps per report").fill("5")
     page.get_by_label("Steps per eval").fill("20")
     page.get_by_role("button", name="Check the data first").click()
@@ -62,10 +66,23 @@ def test_the_wizard_checks_data_trains_and_the_curve_survives_a_reload(page: Pag
     page.reload()
     expect(page.locator("#chart canvas")).to_be_visible()
     expect(page.locator("#chart .u-legend")).to_contain_text("validation loss")
+    expect(page.locator("#outcome")).to_contain_text("60 of 60")
+    expect(page.locator("#outcome")).to_contain_text("Validation loss, last")
+    expect(page.get_by_text('"trained_tokens"')).to_be_hidden()  # the raw result is folded away
     page.get_by_role("link", name="What it made").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("ft:tiny:local:")
     expect(page.locator("[data-chart=curve-data] canvas")).to_be_visible()
     accessible(page)
+    page.get_by_text("Evaluate", exact=True).first.click()
+    page.get_by_label("exact_match").uncheck()
+    page.locator("#evaluated-step").select_option("40")
+    page.get_by_role("button", name="Evaluate").click()
+    page.wait_for_url(re.compile("/console/jobs/job_"))
+    expect(page.locator("#job-state .state")).to_have_text("done", timeout=PATIENCE)
+    page.reload()
+    expect(page.locator("#outcome")).to_contain_text(":ckpt-step-40")
+    page.get_by_role("link", name="Evaluation").click()
+    expect(page.get_by_role("row", name=re.compile("^40 ft:tiny")).get_by_role("cell").nth(3)).to_have_text(re.compile(r"^\d"))
 
 
 def test_a_mistake_below_more_settings_is_shown_where_it_is(page: Page, dataset: str) -> None:
@@ -87,6 +104,8 @@ def test_quantizing_ends_in_a_report_and_a_comparison(page: Page) -> None:
         page.wait_for_url(re.compile("/console/jobs/job_"))
         expect(page.locator("#job-state .state")).to_have_text("done", timeout=PATIENCE)
     page.reload()
+    expect(page.locator("#outcome")).to_contain_text("KL divergence, mean")
+    expect(page.locator("#outcome").get_by_role("link", name="tiny-browser-3")).to_be_visible()
     page.get_by_role("link", name="Quality report").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("tiny-browser-3")
     expect(page.locator("[data-chart=kl-data] canvas")).to_be_visible()
@@ -136,9 +155,16 @@ def test_a_preset_is_kept_on_the_models_page_and_a_wrong_one_is_named(page: Page
 
 def test_runs_are_compared_in_one_chart(page: Page, adapter: dict[str, Any], dataset: str, stack: Stack) -> None:
     page.goto("/console/models/runs")
-    for box in page.get_by_role("checkbox").all()[:2]:
-        box.check()
+    expect(page.get_by_role("cell", name="codes, version 1").first).to_be_visible()
+    chosen = [box.get_attribute("value") for box in page.get_by_role("checkbox").all()[:2]]
+    for run in chosen:
+        page.get_by_label(str(run)).check()
     page.get_by_role("button", name="Compare").click()
     expect(page.locator("[data-chart=runs-data] canvas")).to_be_visible()
+    for run in chosen:
+        expect(page.locator("[data-chart=runs-data] .u-legend")).to_contain_text(f"{run} train")
+        ends = page.get_by_role("row").filter(has=page.get_by_role("link", name=str(run)))
+        expect(ends.get_by_role("cell").nth(2)).to_have_text(re.compile(r"^\d+\.\d{4}$"))
     expect(page.get_by_role("cell", name="suffix")).to_be_visible()
+    expect(page.get_by_role("cell", name="data", exact=True)).to_have_count(0)  # both learned from the same
     accessible(page)

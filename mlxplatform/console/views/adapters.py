@@ -13,9 +13,10 @@ from django.views.decorators.http import require_POST
 
 from mlxplatform.accounts import audit
 from mlxplatform.accounts.scopes import READ, WRITE
-from mlxplatform.console import charts
+from mlxplatform.console import charts, training_data
 from mlxplatform.console.forms import body_of, inputs_for
 from mlxplatform.console.page import actor_of, page, seen, sight_of
+from mlxplatform.datasets.models import DatasetVersion
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs.models import Job
 from mlxplatform.training import adapter_orders, blind, evaluation, registry
@@ -24,8 +25,10 @@ from mlxplatform.training.models import Adapter
 
 #: Runs drawn in one chart: more lines cannot be told apart.
 _MOST_RUNS = 5
-#: Runs offered for comparing.
+#: Runs offered for comparing, and versions of datasets for measuring on.
 _OFFERED = 50
+#: Where an order says what it learns from.
+_DATA = ("data", "dataset", "training_file", "validation_file")
 _EVALUATION = tuple(field for field in evaluation.FIELDS if field.name not in {"adapter", "measures"})
 
 
@@ -43,7 +46,7 @@ def adapter(request: HttpRequest, adapter_id: str) -> HttpResponse:
         "earlier": _earlier(made),
         "votes": blind.tallies(sight_of(request), made.model or made.name),
         "measures": evaluation.MEASURES,
-        "inputs": inputs_for(_EVALUATION, request.GET),
+        "inputs": inputs_for(_EVALUATION, request.GET, choices={"dataset": training_data.choices(_held_out(request))}),
         "formats": ("gguf",) if made.model else adapter_orders.FORMATS,
         "config_text": json.dumps(made.config, indent=2, ensure_ascii=False),
         "lineage_text": json.dumps(made.lineage, indent=2, ensure_ascii=False),
@@ -70,15 +73,30 @@ def adapter_action(request: HttpRequest, adapter_id: str) -> HttpResponse:
     return redirect("console:job", job.id)
 
 
+def _held_out(request: HttpRequest) -> list[DatasetVersion]:
+    """Versions with rows to measure on, newest first."""
+    ready = DatasetVersion.objects.filter(state=DatasetVersion.State.READY, trainable=True, dataset__archived_at=None)
+    versions = seen(request, ready.select_related("dataset"), "dataset__project").order_by("-created_at", "-number")
+    return [version for version in versions[:_OFFERED] if version.files.get("valid.jsonl", {}).get("rows")]
+
+
 def _earlier(made: Adapter) -> list[dict[str, Any]]:
     measured = made.metrics.get("evaluation_by_step", {})
     return [{"files": one, "evaluation": measured.get(str(one.step))} for one in registry.checkpoints(made)]
 
 
 def _ordered(action: str, made: Adapter, request: HttpRequest, actor: str) -> Job:
-    """``step``, where given, is the id of one of its earlier checkpoints."""
-    step = registry.find_checkpoint(request.POST.get("step", ""), made.project)
-    wanted = step.id if step is not None and step.parent == made.id else made.id
+    """``step``, where given, is the id of one of its earlier checkpoints.
+
+    Raises:
+        Refusal: that checkpoint was deleted meanwhile; or what its order says.
+    """
+    wanted = made.id
+    if asked := request.POST.get("step", ""):
+        step = registry.find_checkpoint(asked, made.project)
+        if step is None or step.parent != made.id:
+            raise Refusal(404, "adapter_not_found", "That checkpoint is not there any more.", param="step")
+        wanted = step.id
     if action == "evaluate":
         body = body_of(request.POST, _EVALUATION) | {"adapter": wanted, "measures": request.POST.getlist("measures")}
         kind, order = evaluation.KIND, evaluation.check(body, sight_of(request))
@@ -98,15 +116,17 @@ def _ordered(action: str, made: Adapter, request: HttpRequest, actor: str) -> Jo
 @page(READ)
 def runs(request: HttpRequest) -> HttpResponse:
     """The curves of several fine-tunes in one chart, and what they were told, side by side."""
-    found = seen(request, Job.objects.filter(kind="finetune").order_by("-created_at", "-id"))[:_OFFERED]
+    visible = seen(request, Job.objects.filter(kind="finetune").order_by("-created_at", "-id"))
+    found = list(visible[:_OFFERED])
     wanted = request.GET.getlist("job")[:_MOST_RUNS]
-    chosen = [job for job in found if job.id in wanted]
+    chosen = list(visible.filter(pk__in=wanted))
     curves = {job.id: curve_of(job) for job in chosen}
-    names = sorted({name for job in chosen for name in job.config if name != "data"})
+    names = sorted({name for job in chosen for name in job.config if name not in _DATA})
     rows = [{"name": name, "values": [job.config.get(name) for job in chosen]} for name in names]
+    rows.insert(0, {"name": "data", "values": training_data.names([job.config["data"] for job in chosen])})
     context = {
         "title": "Compare runs",
-        "jobs": found,
+        "offered": list(zip(found, training_data.names([job.config["data"] for job in found]), strict=True)),
         "chosen": chosen,
         "wanted": wanted,
         "chart": charts.losses(curves) if chosen else None,

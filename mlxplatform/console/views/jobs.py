@@ -11,19 +11,18 @@ from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
-from django.urls import reverse
 from django.utils.functional import cached_property
 from django.views.decorators.http import require_POST
 
 from mlxplatform.accounts.scopes import OPERATE, READ, WRITE, grants
 from mlxplatform.console import waiting
+from mlxplatform.console.outcomes import outcome
 from mlxplatform.console.page import actor_of, identity_of, page, seen
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.models import Host
 from mlxplatform.jobs import acting, kinds
 from mlxplatform.jobs.models import Job, JobEvent, QueuePause, Worker
-from mlxplatform.jobs.states import DONE, STATES, TERMINAL
-from mlxplatform.training import finetuning
+from mlxplatform.jobs.states import STATES, TERMINAL
 
 _PAGE = 50
 #: Turning points shown.
@@ -109,7 +108,7 @@ def job_detail(request: HttpRequest, job_id: str) -> HttpResponse:
         "dependents": seen(request, job.dependents.order_by("created_at"))[:_RELATED],
         "job": job,
         "ended": job.state in TERMINAL,
-        "made": _made(job),
+        "outcome": outcome(job),
         "life": _life(list(job.events.filter(type__in=_TURNS).order_by("seq")[:_TURNS_SHOWN])),
         "after": job.after.all(),
         "config_text": json.dumps(job.config, indent=2, ensure_ascii=False),
@@ -118,24 +117,13 @@ def job_detail(request: HttpRequest, job_id: str) -> HttpResponse:
     return render(request, "console/job.html", context)
 
 
-def _made(job: Job) -> tuple[str, str] | None:
-    """Address and name of the page about what a job made, where there is one."""
-    if job.state != DONE or not job.result:
-        return None
-    if job.kind == "quantize":
-        return reverse("console:report", args=[job.id]), "Quality report"
-    made = finetuning.adapter_id(job.id) if job.kind in {"finetune", "merge_adapters"} else job.result.get("adapter")
-    if job.kind in {"finetune", "merge_adapters", "evaluate_adapter"} and made:
-        return reverse("console:adapter", args=[made]), "Evaluation" if job.kind == "evaluate_adapter" else "What it made"
-    return None
-
-
 def _life(events: list[JobEvent]) -> list[dict[str, Any]]:
     """The turning points as a person reads them: what it became, when, for how long, and what was said about it."""
     turns = []
     for event, following in zip(events, [*events[1:], None][: len(events)], strict=True):
         facts = dict(event.payload)
         state = str(facts.pop("state", event.type))
+        facts.pop("result", None)  # has a place of its own
         lasted = (following.at - event.at).total_seconds() if following is not None else 0
         said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items() if value not in (None, "", [], {}))
         turns.append({"state": state, "at": event.at, "lasted": _span(lasted) if lasted >= 1 else "", "detail": said[:300]})

@@ -12,7 +12,8 @@ from django.shortcuts import redirect, render
 
 from mlxplatform.accounts.scopes import OPERATE, READ, WRITE, grants
 from mlxplatform.broker.connections import BROKER_ERRORS
-from mlxplatform.console.forms import body_of, inputs_for
+from mlxplatform.console import training_data
+from mlxplatform.console.forms import Choice, Offered, body_of, inputs_for
 from mlxplatform.console.page import actor_of, identity_of, page, project_of, seen, sight_of
 from mlxplatform.datasets.models import DatasetVersion
 from mlxplatform.http.fields import Field
@@ -24,8 +25,8 @@ from mlxplatform.training.models import Adapter, QualityReport
 
 #: Reports shown on the library page.
 _REPORTS = 50
-#: Datasets offered for training, newest first.
-_DATASETS = 200
+#: Versions of datasets offered for training, newest first.
+_VERSIONS = 200
 #: What a person decides first; the rest has defaults that suit most and waits below.
 _QUANTIZE_FIRST = ("model", "method", "bits", "target_bpw", "output", "report")
 _FINETUNE_FIRST = ("model", "dataset", "suffix", "method", "iters", "batch_size", "learning_rate", "max_seq_length")
@@ -100,9 +101,7 @@ def finetune(request: HttpRequest) -> HttpResponse:
                 return redirect("console:job", job.id)
         except Refusal as refusal:
             error = refusal
-    ready = DatasetVersion.objects.filter(state=DatasetVersion.State.READY, trainable=True)
-    datasets = seen(request, ready, "dataset__project").values_list("dataset", flat=True)
-    offered = {"model": _chat_models(), "dataset": list(dict.fromkeys(datasets.order_by("-created_at")[:_DATASETS]))}
+    offered = {"model": _chat_models(), "dataset": _datasets(request)}
     context = {
         "title": "Fine-tune",
         "lead": "Teach a model from a dataset. The run can be paused, stopped and resumed; its curve is on the job's page.",
@@ -114,6 +113,12 @@ def finetune(request: HttpRequest) -> HttpResponse:
     return render(request, "console/order.html", context, status=400 if error else 200)
 
 
+def _datasets(request: HttpRequest) -> list[Choice]:
+    ready = DatasetVersion.objects.filter(state=DatasetVersion.State.READY, trainable=True, dataset__archived_at=None)
+    versions = seen(request, ready.select_related("dataset"), "dataset__project")
+    return training_data.choices(versions.order_by("-created_at", "-number")[:_VERSIONS])
+
+
 def _looked_through(order: dict[str, Any]) -> dict[str, Any]:
     """What the data holds and what the run would need, before anything is ordered."""
     model = finetuning.base(order["model"])
@@ -122,10 +127,10 @@ def _looked_through(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def _controls(
-    request: HttpRequest, fields: Sequence[Field], first: Sequence[str], offered: dict[str, list[str]], error: Refusal | None
+    request: HttpRequest, fields: Sequence[Field], first: Sequence[str], offered: Offered, error: Refusal | None
 ) -> dict[str, Any]:
     """The form's controls: what is decided first, and the rest, which opens when something in it was given or is wrong."""
-    given = request.POST if request.method == "POST" else _linked(request.GET, fields)
+    given = request.POST if request.method == "POST" else _linked(request.GET, fields, offered)
     by_name = {field.name: field for field in fields}
     rest = [field for field in fields if field.name not in first]
     touched = [field.name for field in rest if field.kind != "bool" and given.get(field.name, "") not in {"", str(field.default)}]
@@ -137,9 +142,11 @@ def _controls(
     }
 
 
-def _linked(given: QueryDict, fields: Sequence[Field]) -> QueryDict:
+def _linked(given: QueryDict, fields: Sequence[Field], offered: Offered) -> QueryDict:
     """What a link gives. It says nothing of the switches it leaves out, unlike a form: they keep their defaults."""
     filled = given.copy()
+    if "dataset" in given:
+        filled["dataset"] = training_data.chosen(given["dataset"], offered.get("dataset", ()))
     for field in fields:
         if field.kind == "bool" and field.default:
             filled.setdefault(field.name, "on")
