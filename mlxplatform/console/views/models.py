@@ -101,7 +101,7 @@ def finetune(request: HttpRequest) -> HttpResponse:
                 return redirect("console:job", job.id)
         except Refusal as refusal:
             error = refusal
-    offered = {"model": _chat_models(), "dataset": _datasets(request)}
+    offered: Offered = {"model": _chat_models(), "dataset": _datasets(request)}
     context = {
         "title": "Fine-tune",
         "lead": "Teach a model from a dataset. The run can be paused, stopped and resumed; its curve is on the job's page.",
@@ -146,7 +146,7 @@ def _linked(given: QueryDict, fields: Sequence[Field], offered: Offered) -> Quer
     """What a link gives. It says nothing of the switches it leaves out, unlike a form: they keep their defaults."""
     filled = given.copy()
     if "dataset" in given:
-        filled["dataset"] = training_data.chosen(given["dataset"], offered.get("dataset", ()))
+        filled["dataset"] = training_data.chosen(given.get("dataset", ""), offered.get("dataset", ()))
     for field in fields:
         if field.kind == "bool" and field.default:
             filled.setdefault(field.name, "on")
