@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import random
+import signal
 import time
 from collections.abc import Callable
-from typing import Any
 
+import numpy as np
 import openai
 import pytest
+from openai.types.fine_tuning import FineTuningJob
 
 from tests.system.stack import Stack, eventually
 
@@ -17,6 +21,8 @@ pytestmark = pytest.mark.stack
 ROWS = [{"messages": [{"role": "user", "content": "code?"}, {"role": "assistant", "content": "ZX-81"}]}] * 12
 #: Seconds a run of a hundred steps may take on a busy machine.
 PATIENCE = 240
+#: The drill: steps of a run, where chance kills it, and what sums in another order may change in its curve.
+STEPS, SEED, TOLERANCE = 3000, 20261130, 1e-4
 
 
 def ask(client: openai.OpenAI, model: str, question: str) -> openai.types.chat.ChatCompletion:
@@ -87,30 +93,53 @@ def test_fine_tune_and_chat_with_the_result(stack: Stack) -> None:
 
 
 @pytest.mark.drill
-def test_a_run_survives_the_death_of_its_host_process(make_stack: Callable[..., Stack]) -> None:
-    stack = make_stack()
+def test_a_run_killed_anywhere_and_often_draws_the_curve_it_would_have_drawn(make_stack: Callable[..., Stack]) -> None:
+    stack, chance = make_stack(), random.Random(SEED)
     client = stack.openai()
     content = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
     file = client.files.create(file=("rows.jsonl", content), purpose="fine-tune")
-    knobs = {"iters": 400, "steps_per_report": 5, "steps_per_save": 20, "learning_rate": 1e-5}
-    job = client.fine_tuning.jobs.create(model="tiny", training_file=file.id, extra_body={"mlx": knobs})
-
-    def figures() -> list[dict[str, Any]]:
-        events = client.fine_tuning.jobs.list_events(job.id, limit=100)
-        return [event.data for event in events if event.type == "metrics" and "train_loss" in (event.data or {})]
-
-    eventually(lambda: len(figures()) >= 10, seconds=PATIENCE, what="fifty steps")
-    stack.kill("gpu")
-    done = eventually(
-        lambda: (now := client.fine_tuning.jobs.retrieve(job.id)).status in {"succeeded", "failed"} and now,
-        seconds=PATIENCE,
-        what="the end of the run",
+    knobs = {"iters": STEPS, "steps_per_report": 10, "steps_per_save": 25, "lora_dropout": 0.1, "lr_schedule": "cosine"}
+    straight, broken = (
+        client.fine_tuning.jobs.create(model="tiny", training_file=file.id, seed=7, extra_body={"mlx": knobs}) for _ in range(2)
     )
 
-    assert done.status == "succeeded", done.error
-    messages = [event.message for event in client.fine_tuning.jobs.list_events(job.id, limit=20)]
-    messages += [event.message for event in client.fine_tuning.jobs.list_events(job.id)]
-    resumed = [message for message in messages if message.startswith("Going on from step")]
-    assert resumed and int(resumed[0].removeprefix("Going on from step ").rstrip(".")) >= 20
-    table = client.files.content(done.result_files[0]).text.splitlines()
-    assert [int(row.split(",")[0]) for row in table[1:]] == list(range(5, 401, 5))
+    def step() -> int:
+        query = "select payload from jobs_jobevent where job_id = ? and type = 'metric' order by seq desc limit 1"
+        found = stack.sql(query, broken.id.replace("ftjob-", "job_"))
+        return int(json.loads(found[0][0])["step"]) if found else 0
+
+    def trainers() -> list[int]:
+        return [pid for pid, command in stack.descendants().items() if "workers.trainer.main" in command]
+
+    def status(job: FineTuningJob) -> str:
+        assert len(trainers()) <= 1
+        return client.fine_tuning.jobs.retrieve(job.id).status
+
+    eventually(lambda: status(straight) == "succeeded", seconds=PATIENCE, what="the straight run")
+    killed = ["trainer"] * 4 + ["gpu", "web", "pause"]
+    chance.shuffle(killed)
+    for number, victim in enumerate(killed):
+        target = STEPS * (number + chance.random()) / (len(killed) + 1)
+        eventually(lambda target=target: step() >= target and len(trainers()) == 1, seconds=PATIENCE, what=f"step {target:.0f}")
+        if victim == "pause":
+            client.fine_tuning.jobs.pause(broken.id)
+            eventually(lambda: status(broken) == "paused", what="the pause")
+            client.fine_tuning.jobs.resume(broken.id)
+        elif victim == "trainer":
+            os.kill(trainers()[0], signal.SIGKILL)
+        else:
+            stack.kill_and_wait(victim)
+            stack.wait_ready()
+    eventually(lambda: status(broken) in {"succeeded", "failed"}, seconds=PATIENCE, what="the end of the run")
+
+    broken, straight = (client.fine_tuning.jobs.retrieve(job.id) for job in (broken, straight))
+    assert broken.status == "succeeded", (killed, broken.error)
+    assert broken.trained_tokens == straight.trained_tokens
+    tables = [client.files.content(job.result_files[0]).text.splitlines()[1:] for job in (straight, broken)]
+    expected, found = ([[float(cell) for cell in row.split(",") if cell] for row in table] for table in tables)
+    assert [row[0] for row in found] == [float(at) for at in range(10, STEPS + 1, 10)]
+    assert np.allclose(found, expected, rtol=TOLERANCE, atol=1e-6), killed
+    answers = {ask(client, str(job.fine_tuned_model), "code?").choices[0].message.content for job in (straight, broken)}
+    assert answers == {"ZX-81"}
+    messages = [event.message for event in client.fine_tuning.jobs.list_events(broken.id, limit=100)]  # page after page
+    assert sum(message.startswith("Going on from step") for message in messages) >= 5
