@@ -1,9 +1,11 @@
-"""A nightly synthesis on the running platform whose clock is moved: through nights of clock changes, and over missed nights."""
+"""The running platform with a moved clock: nightly synthesis through clock changes and missed nights, a batch and its time."""
 
 from __future__ import annotations
 
 import datetime as dt
+import json
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from tests.fixtures.memory_notes import CORPUS, jsonl
 from tests.fixtures.moved_clock import MovedClock
+from tests.system.batch_run import BatchRun
 from tests.system.stack import Stack, eventually
 
 pytestmark = pytest.mark.stack
@@ -102,3 +105,26 @@ def test_nights_come_and_a_synthesis_runs_in_each_that_was_not_slept_through(mov
     first = fired(moved, night, "2027-10-31T00:30")
     assert first["note"] == "" and next_time(moved, night) == utc("2027-11-01T01:30")
     assert moved.http.get("/health").status_code == 200
+
+
+def test_a_batch_goes_on_when_the_clock_is_set_and_keeps_what_it_has_when_its_time_is_up(moved: Stack, clock: MovedClock) -> None:
+    run = BatchRun(moved, 3000)
+    run.get_on("the clock is set forward")
+    clock.set(utc("2027-03-27T23:00"))
+    run.get_on("the clock is set back")
+    clock.set(utc("2027-03-27T12:00"))
+    run.get_on("its time is up")
+    owned = moved.sql("select attempts from jobs_job where id = (select job_id from batches_batch where id = ?)", run.id)
+    assert owned == [(1,)], "nobody was taken for dead because the clock was set"
+    clock.set(utc("2027-03-29T00:00"))
+    batch = eventually(lambda: (found := run.look()) and found.status == "expired" and found, seconds=60, what="the batch's end")
+    counts = batch.request_counts
+    assert counts.completed >= 60 and counts.completed + counts.failed == counts.total == 3000
+    answered, others = _lines(moved, batch.output_file_id), _lines(moved, batch.error_file_id)
+    assert Counter(line["custom_id"] for line in answered + others) == Counter(f"r{number}" for number in range(3000))
+    assert (len(answered), len(others)) == (counts.completed, counts.failed)
+    assert len([line for line in others if (line["error"] or {}).get("code") == "batch_expired"]) > 100
+
+
+def _lines(stack: Stack, file: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stack.openai().files.content(file).content.splitlines()]
