@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
-from tests.system.stack import Stack
+from tests.system.stack import Stack, eventually
 
 #: Root needs --no-sandbox; the rest keeps the browser from calling anybody.
 ARGUMENTS = [
@@ -66,3 +67,31 @@ def page(context: BrowserContext) -> Iterator[Page]:
     opened.on("console", lambda message: problems.append(message.text) if _is_problem(message) else None)
     yield opened
     assert not problems
+
+
+@pytest.fixture(scope="session")
+def dataset(stack: Stack) -> str:
+    """Id of a small dataset to learn from."""
+    pairs = "\n\n".join(f"Q: code {n}?\nA: ZX-81." for n in range(20))
+    body = {"template": "sft_qa_pairs", "name": "codes", "inputs": {"pairs_text": pairs}}
+    made = stack.http.post("/api/dataset/submit", json=body).json()
+    ended(stack, made["job_id"])
+    return str(made["dataset_id"])
+
+
+@pytest.fixture(scope="session")
+def adapter(stack: Stack, dataset: str) -> dict[str, Any]:
+    """The answer to the order of a fine-tune that is done, with its ``result``."""
+    body = {"model": stack.model, "dataset": dataset, "suffix": "seen", "iters": 30, "steps_per_report": 5}
+    made = stack.http.post("/api/finetune/submit", json=body).json()
+    return {**made, "result": ended(stack, made["job_id"])["result"]}
+
+
+def ended(stack: Stack, job_id: str) -> dict[str, Any]:
+    """The row of a job, once it is done."""
+
+    def row() -> dict[str, Any] | None:
+        job: dict[str, Any] = stack.http.get(f"/api/jobs/{job_id}").json()["job"]
+        return job if job["state"] == "done" else None
+
+    return eventually(row, seconds=240, what=job_id) or {}

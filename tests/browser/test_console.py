@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Route, expect
 
 from mlxplatform.console.navigation import SECTIONS
+from tests.browser.accessibility import accessible_in_both, fits_a_phone, shows_the_focus
 from tests.system.stack import Stack
 
 pytestmark = pytest.mark.stack
@@ -117,9 +117,17 @@ def test_a_conversation_is_found_again_continued_and_forgotten(page: Page) -> No
     page.keyboard.press("Enter")
     entry = page.locator("#history").get_by_role("button", name="What is the capital of Italy?", exact=True)
     expect(entry).to_be_visible()
+    page.goto("/console/jobs")
+    page.go_back()
+    expect(page.locator(".turn.assistant .body")).not_to_be_empty()
+    page.get_by_role("button", name="New conversation").click()
+    expect(page.locator(".turn")).to_have_count(0)
     page.reload()
+    expect(page.locator(".turn")).to_have_count(0)
     entry.click()
     expect(page.locator(".turn.user .body")).to_have_text("What is the capital of Italy?")
+    expect(page.locator(".turn.assistant .body")).not_to_be_empty()
+    page.reload()
     expect(page.locator(".turn.assistant .body")).not_to_be_empty()
     page.get_by_role("button", name="Edit").click()
     expect(page.get_by_placeholder("Message")).to_have_value("What is the capital of Italy?")
@@ -152,9 +160,14 @@ def test_a_long_answer_can_be_stopped(page: Page, stack: Stack) -> None:
     page.get_by_label("Longest answer, tokens").fill("1900")
     page.get_by_placeholder("Message").fill("Count for ever.")
     page.keyboard.press("Enter")
-    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    page.keyboard.press("Escape")
     expect(page.get_by_role("button", name="Send")).to_be_enabled()
     expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    page.get_by_placeholder("Message").fill("Again.")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_placeholder("Message")).to_be_focused()
 
 
 def test_markup_in_what_people_typed_is_shown_as_text(page: Page, stack: Stack) -> None:
@@ -177,12 +190,25 @@ def test_every_page_is_accessible_and_fits_a_phone(page: Page, stack: Stack, rou
     from django.urls import reverse
 
     page.goto(reverse(route))
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        found = Axe().run(page).response["violations"]
-        serious = [
-            f"{rule['id']}: {rule['nodes'][0]['html'][:120]}" for rule in found if rule["impact"] in {"serious", "critical"}
-        ]
-        assert not serious
-    page.set_viewport_size({"width": 360, "height": 700})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    accessible_in_both(page)
+    fits_a_phone(page)
+
+
+def test_the_keyboard_reaches_everything_and_is_seen(page: Page) -> None:
+    page.set_viewport_size({"width": 375, "height": 700})
+    page.goto("/console/schedules")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+    expect(page.get_by_role("link", name="Skip to content")).to_be_in_viewport()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.getElementById('content').contains(document.activeElement)")
+    menu = page.locator("details.menu")
+    page.locator("details.menu > summary").focus()
+    page.keyboard.press("Enter")
+    expect(menu).to_have_attribute("open", "")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Escape")
+    expect(menu).not_to_have_attribute("open", "")
+    expect(page.locator("details.menu > summary")).to_be_focused()
+    assert shows_the_focus(page) > 3

@@ -6,41 +6,15 @@ import re
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
+from tests.browser.accessibility import accessible
 from tests.system.stack import Stack, eventually
 
 pytestmark = pytest.mark.stack
 
-PAIRS = "\n\n".join(f"Q: code {n}?\nA: ZX-81." for n in range(20))
 #: Milliseconds a short job of the tiny model may take on a busy machine.
 PATIENCE = 240_000
-
-
-@pytest.fixture(scope="module")
-def dataset(stack: Stack) -> str:
-    body = {"template": "sft_qa_pairs", "name": "codes", "inputs": {"pairs_text": PAIRS}}
-    made = stack.http.post("/api/dataset/submit", json=body).json()
-    eventually(lambda: stack.http.get(f"/api/jobs/{made['job_id']}").json()["job"]["state"] == "done", what="the dataset")
-    return str(made["dataset_id"])
-
-
-@pytest.fixture(scope="module")
-def adapter(stack: Stack, dataset: str) -> dict[str, Any]:
-    body = {"model": stack.model, "dataset": dataset, "suffix": "seen", "iters": 30, "steps_per_report": 5}
-    made = stack.http.post("/api/finetune/submit", json=body).json()
-    job = eventually(
-        lambda: (j := stack.http.get(f"/api/jobs/{made['job_id']}").json()["job"])["state"] == "done" and j,
-        seconds=PATIENCE / 1000,
-        what="the fine-tune",
-    )
-    return {**made, "result": job["result"]}
-
-
-def accessible(page: Page) -> None:
-    serious = [rule["id"] for rule in Axe().run(page).response["violations"] if rule["impact"] in {"serious", "critical"}]
-    assert not serious
 
 
 def test_the_wizard_checks_data_trains_and_the_curve_survives_a_reload(page: Page, dataset: str) -> None:

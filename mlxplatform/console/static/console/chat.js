@@ -108,12 +108,21 @@ function draw() {
     if (one.foot) shown.foot(one.foot);
     if (one.role === "user") shown.tools.append(button("Edit", () => edit(index)));
     if (one.role === "assistant") {
-      shown.tools.append(button("Copy", () => navigator.clipboard && navigator.clipboard.writeText(one.content)));
+      shown.tools.append(button("Copy", () => copy(one.content)));
       shown.tools.append(button("Regenerate", () => again(index)));
     }
     thread.append(shown.root);
   });
   offerResult();
+}
+
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    say("Copied.");
+  } catch {
+    say("The browser does not let this page copy.");  // it does on this machine, or over https
+  }
 }
 
 /* When the last answer calls a tool, its result can be typed and the conversation goes on. */
@@ -182,10 +191,19 @@ async function one(made, column, signal, label = made.model) {
   }
 }
 
+/* While an answer runs, Stop is there and the thread is not read out: its text is replaced with every token. */
+function busy(yes) {
+  if (!yes) running = null;
+  $("stop").hidden = !yes;
+  $("send").disabled = yes;
+  $("thread").setAttribute("aria-busy", String(yes));
+  // Whoever pressed what is gone now (Regenerate, Stop) goes on where it makes sense.
+  if ([document.body, $("stop")].includes(document.activeElement)) $(yes ? "stop" : "prompt").focus();
+}
+
 async function answer() {
   running = new AbortController();
-  $("stop").hidden = false;
-  $("send").disabled = true;
+  busy(true);
   $("tool-result").hidden = true;
   say("…");
   await models;
@@ -202,9 +220,7 @@ async function answer() {
   );
   const stopped = results.some((result) => result.status === "rejected" && result.reason.name === "AbortError");
   const failed = results.find((result) => result.status === "rejected" && result.reason.name !== "AbortError");
-  running = null;
-  $("stop").hidden = true;
-  $("send").disabled = false;
+  busy(false);
   if (stopped) for (const made of answers) if (made.id) forgetAnswer(made.id);
   if (answers.length > 1) {
     /* Both stay on the page; the person says which one the conversation goes on with. */
@@ -221,15 +237,17 @@ async function answer() {
   }
   if (answers[0].content || answers[0].calls.length) conversation.turns.push(answers[0]);
   if (answers.length === 1) draw();
-  say(failed ? failed.reason.message : stopped ? "Stopped." : answers[0].foot || "");
+  say(failed ? why(failed.reason) : stopped ? "Stopped." : answers[0].foot || "");
   history().catch(() => {});
+}
+
+function why(error) {
+  return error instanceof TypeError ? "The platform cannot be reached; it may be restarting. Regenerate asks again." : error.message;
 }
 
 /* The list of models may come late, or hold none that chats: what was asked goes back to where it was typed. */
 function unanswered() {
-  running = null;
-  $("stop").hidden = true;
-  $("send").disabled = false;
+  busy(false);
   const asked = conversation.turns.at(-1);
   if (asked && asked.role === "user" && !asked.images) $("prompt").value = conversation.turns.pop().content;
   draw();
@@ -250,6 +268,7 @@ function choose(made) {
 async function history() {
   const list = $("history");
   const found = await store.all();
+  remember(found.some((item) => item.id === conversation.id));
   list.replaceChildren(...found.map((item) => {
     const row = document.createElement("li");
     const open = button(item.title, () => show(item.id), "link");
@@ -267,16 +286,22 @@ async function history() {
   $("history-empty").hidden = found.length > 0;
 }
 
+/* The address names the conversation, so that a reload and the way back lead to it. */
+function remember(kept) {
+  window.history.replaceState(null, "", kept ? `#${encodeURIComponent(conversation.id)}` : location.pathname + location.search);
+}
+
 async function show(id) {
   if (running) return;
   try {
     conversation = await store.open(id);
+    remember(true);
     $("system").value = conversation.system || "";
     draw();
-    history().catch(() => {});
   } catch (error) {
     say(error.message);
   }
+  history().catch(() => {});
 }
 
 async function attach(files) {
@@ -333,11 +358,18 @@ $("stop").addEventListener("click", () => running && running.abort());
 $("new-chat").addEventListener("click", () => {
   if (running) running.abort();
   conversation = store.fresh();
+  remember(false);
   draw();
   history().catch(() => {});
 });
 $("attach").addEventListener("change", () => attach($("attach").files));
 $("model").addEventListener("change", offerAttachments);
 
-history().catch((error) => say(error.message));
+if (store.named()) show(store.named());
+else history().catch((error) => say(error.message));
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || !running || event.isComposing) return;
+  event.preventDefault();
+  running.abort();
+});
 const models = loadModels().catch((error) => say(error.message));

@@ -7,6 +7,15 @@ export function fresh() {
   return { id: crypto.randomUUID ? crypto.randomUUID() : String(Math.random()).slice(2), title: "", turns: [] };
 }
 
+/* The conversation that the page's address names, or "". */
+export function named() {
+  try {
+    return decodeURIComponent(location.hash.slice(1));
+  } catch {
+    return "";
+  }
+}
+
 export function titleOf(conversation) {
   const first = conversation.turns.find((turn) => turn.role === "user");
   return (conversation.title || (first ? first.content : "") || "Conversation").replace(/\s+/g, " ").slice(0, 80);

@@ -53,3 +53,7 @@ source.onmessage = (message) => {
   }
 };
 source.addEventListener("end", () => source.close());
+source.addEventListener("error", () => {
+  // A cut stream is taken up again by the browser; what it was refused (signed out meanwhile) it does not ask again.
+  if (source.readyState === EventSource.CLOSED) line("— not live any more; reload this page");
+});

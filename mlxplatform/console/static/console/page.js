@@ -62,12 +62,21 @@ for (const box of document.querySelectorAll(".scroll, #chart, #usage-chart")) {
 
 /* On a phone the menu is folded until asked for; without this script it stays open. */
 const menu = document.querySelector("details.menu");
+const narrow = window.matchMedia("(max-width: 52rem)");
 if (menu) {
-  const narrow = window.matchMedia("(max-width: 52rem)");
   const fold = () => { menu.open = !narrow.matches; };
   narrow.addEventListener("change", fold);
   fold();
 }
+
+/* Escape folds what is open around the focus, and leaves the focus where it was opened. */
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || event.defaultPrevented || event.isComposing) return;
+  const open = document.activeElement.closest("details[open]");
+  if (!open || (open === menu && !narrow.matches)) return;
+  open.open = false;
+  open.querySelector("summary").focus();
+});
 
 const live = document.querySelectorAll("[data-live]");
 const LIVE_MS = 2000;
