@@ -358,6 +358,9 @@ def test_conversations_alternate_and_stop_at_silence() -> None:
     speechless = make("multi_turn_chat", {"seeds": "hi"}, lambda step, messages: "" if step == "turn2" else step)
     assert [role for role, _ in turns(speechless.rows[0])] == ["system", "user", "assistant"]
     assert make("multi_turn_chat", {"seeds": "hi"}, lambda step, messages: "").reasons == ["empty_answer"]
+    played = {"turn1": 'User: "Why is that so?"\n\nAssistant: because', "turn3": "I'm glad to help. What is it?"}
+    made = make("multi_turn_chat", {"seeds": "hi", "turns": 5}, lambda step, messages: played.get(step, step))
+    assert turns(made.rows[0])[2:] == [("assistant", "turn0"), ("user", "Why is that so?"), ("assistant", "turn2")]
     with pytest.raises(Refusal):
         make("multi_turn_chat", {"seeds": "hi", "turns": 1})
 
@@ -541,6 +544,8 @@ def test_translations() -> None:
     assert (
         turns(make("translation", texts, lambda step, messages: remarks).rows[0])[1][1] == "Die Bücherei ist von neun an offen."
     )
+    endless = Answer("Die Die Die", "Die Die Die", finish_reason="length")
+    assert make("translation", texts, lambda step, messages: endless).reasons == ["cut_off"]
     english = make("translation", texts, lambda step, messages: "The library is open at nine in the morning.")
     assert english.reasons == ["not_translated"]
     back = make(

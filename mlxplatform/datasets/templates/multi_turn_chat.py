@@ -2,12 +2,51 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from mlxplatform.datasets.templates.base import Ask, Draft, Drop, Field, Inputs, Source, Template, lines, system, user
+from mlxplatform.datasets.templates.base import (
+    Ask,
+    Draft,
+    Drop,
+    Field,
+    Inputs,
+    Source,
+    Template,
+    lines,
+    paragraphs,
+    system,
+    user,
+)
+from mlxplatform.datasets.templates.parsing import itself
 from mlxplatform.inference.contract import Message
 
 ANSWER_TOKENS, FOLLOW_UP_TOKENS = 512, 160
+#: Turns that a follow-up is written from: what was said long before leads a small model astray.
+REMEMBERED = 4
+#: Told only whom to play, a small model goes on as the assistant.
+EXAMPLES = (
+    (
+        "User: How often should I water a cactus?\n\nAssistant: About every two weeks in summer, once a month in winter.",
+        "And how would I notice that it got too much?",
+    ),
+    (
+        "User: Write two lines for the birthday of my sister.\n\nAssistant: A year more, and none of it shows. Stay as you are!",
+        "Nice, but she is turning ten. Can you make it funnier?",
+    ),
+    (
+        "User: What is a mortgage?\n\nAssistant: A loan to buy a home. The home itself is the bank's security.",
+        "What happens to the home if I cannot pay for a few months?",
+    ),
+)
+#: How somebody begins who serves and does not ask.
+_SERVING = re.compile(
+    r"^\W*(?:i(?:'|’)?m (?:so |very )?(?:glad|happy|here|ready|sorry)|i(?:'|’)?d be (?:glad|happy)|i can (?:help|assist|provide)"
+    r"|how (?:can|may) i (?:help|assist)|sure\b|certainly\b|of course\b|here(?:'|’)?s\b|here (?:is|are)\b"
+    r"|thank you for (?:your|asking)|as an? (?:ai|assistant))",
+    re.IGNORECASE,
+)
+_NAMED = re.compile(r"^(?:user|human)\s*:\s*", re.IGNORECASE)
 
 
 def sources(inputs: Inputs) -> Iterator[Source | Drop]:
@@ -20,12 +59,13 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
     # The assistant has the last word: what ends with a question teaches nobody to answer it.
     for turn in range(inputs["turns"] | 1):
         if turn % 2 == 0:
-            said = await ask(f"turn{turn}", spoken, max_tokens=ANSWER_TOKENS)
+            said = (await ask(f"turn{turn}", spoken, max_tokens=ANSWER_TOKENS)).text
         else:
-            said = await ask(f"turn{turn}", _follow_up(inputs["user_persona"], spoken), max_tokens=FOLLOW_UP_TOKENS)
-        if not said.text:
+            asking = _follow_up(inputs["user_persona"], spoken)
+            said = asked((await ask(f"turn{turn}", asking, max_tokens=FOLLOW_UP_TOKENS)).text)
+        if not said:
             break
-        spoken.append(Message("assistant" if turn % 2 == 0 else "user", said.text))
+        spoken.append(Message("assistant" if turn % 2 == 0 else "user", said))
     if spoken[-1].role == "user":
         spoken.pop()
     if spoken[-1].role != "assistant":
@@ -33,12 +73,23 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
     return [Draft({"messages": [{"role": message.role, "content": message.content} for message in spoken]})]
 
 
+def asked(text: str) -> str:
+    """What the user says, of what the model wrote for them: one paragraph, and nothing when it speaks as the assistant."""
+    said = itself(_NAMED.sub("", next(iter(paragraphs(text)), "")))
+    return "" if _SERVING.match(said) else said
+
+
 def _follow_up(persona: str, spoken: list[Message]) -> list[Message]:
-    transcript = "\n\n".join(f"{message.role.capitalize()}: {message.content}" for message in spoken[1:])
+    transcript = "\n\n".join(f"{message.role.capitalize()}: {message.content}" for message in spoken[1:][-REMEMBERED:])
     return [
-        system(f"You play the user in a conversation. You are {persona}."),
-        user(f"{transcript}\n\nWrite the user's next message and nothing else."),
+        system(f"You write what a person says next to an assistant. The person is {persona}."),
+        *(turn for shown, said in EXAMPLES for turn in (user(_asking(shown)), Message("assistant", said))),
+        user(_asking(transcript)),
     ]
+
+
+def _asking(transcript: str) -> str:
+    return f"{transcript}\n\nThe user's next message:"
 
 
 TEMPLATE = Template(

@@ -22,9 +22,19 @@ from mlxplatform.datasets.templates.base import (
     system,
     user,
 )
-from mlxplatform.inference.contract import Constraint
+from mlxplatform.inference.contract import Constraint, Message
 
 TOKENS, TEMPERATURE = 700, 0.2
+#: A schema, a text and what is in it. Without, a small model fills the fields with whatever of the text is at hand.
+EXAMPLE = (
+    {
+        "type": "object",
+        "properties": {"what": {"type": "string"}, "maker": {"type": "string"}, "price": {"type": "number"}},
+        "required": ["what", "maker", "price"],
+    },
+    "The carpenter Jo Lind asks 240 euros for a table of oak, which took her a week.",
+    {"what": "table of oak", "maker": "Jo Lind", "price": 240},
+)
 
 
 def check_inputs(inputs: Inputs, project: str) -> None:
@@ -42,12 +52,25 @@ def sources(inputs: Inputs) -> Iterator[Source | Drop]:
         yield Source(str(number), text)
 
 
+def _asking(schema: object, task: str, text: str) -> str:
+    return f"JSON Schema of the answer:\n{_compact(schema)}\n\n{task}\n\nText:\n{text}"
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
 async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
-    schema = inputs["schema"]
-    asked = f"{inputs['task']}\n\nText:\n{source.data}"
+    schema, task = inputs["schema"], inputs["task"]
+    shown, text, found = EXAMPLE
     answer = await ask(
         "extract",
-        [system(f"You answer with JSON of this schema:\n{json.dumps(schema, ensure_ascii=False)}"), user(asked)],
+        [
+            system("You answer with JSON that holds what the text says, each thing where the schema wants it."),
+            user(_asking(shown, task, text)),
+            Message("assistant", _compact(found)),
+            user(_asking(schema, task, source.data)),
+        ],
         max_tokens=TOKENS,
         temperature=TEMPERATURE,
         constraint=Constraint("json_schema", schema),
@@ -55,8 +78,8 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
     problem = schemas.problem(answer.text, schema)
     if problem:
         return [Drop("schema", problem)]
-    compact = json.dumps(msgspec.json.decode(answer.text), ensure_ascii=False)
-    return [chat_row(("user", asked), ("assistant", compact))]
+    said = _compact(msgspec.json.decode(answer.text))
+    return [chat_row(("user", f"{task}\n\nText:\n{source.data}"), ("assistant", said))]
 
 
 TEMPLATE = Template(

@@ -21,7 +21,10 @@ from mlxplatform.datasets.templates.base import (
 from mlxplatform.datasets.templates.parsing import itself
 from mlxplatform.inference.contract import Message
 
-TOKENS, TEMPERATURE = 800, 0.3
+TEMPERATURE = 0.3
+#: Tokens of a translation: so many for each character of the text, between these bounds. Without, a small model that has begun
+#: to repeat itself goes on for minutes.
+TOKENS_PER_CHARACTER, FEWEST_TOKENS, MOST_TOKENS = 2, 60, 1_500
 #: Small models add remarks unless they are shown that nobody does.
 EXAMPLES = (
     ("Italian", "Good evening, how are you?", "Buonasera, come sta?"),
@@ -55,13 +58,16 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
             ),
             user(asked),
         ],
-        max_tokens=TOKENS,
+        max_tokens=min(max(TOKENS_PER_CHARACTER * len(text), FEWEST_TOKENS), MOST_TOKENS),
         temperature=TEMPERATURE,
     )
     # One paragraph was given; what comes after one is a remark.
-    translated = next(iter(paragraphs(itself(answer.text, text))), "")
-    if not translated:
+    found = paragraphs(itself(answer.text, text))
+    if not found:
         return [Drop("empty_answer", text[:120])]
+    translated = found[0]
+    if answer.finish_reason == "length" and len(found) == 1:
+        return [Drop("cut_off", translated[:120])]
     before, after = guess(text), guess(translated)
     if translated.casefold() == text.casefold() or before == after != "und":
         return [Drop("not_translated", translated[:120])]
