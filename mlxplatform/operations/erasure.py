@@ -116,8 +116,14 @@ def holdings(project: str, maker: str = "") -> dict[str, int]:
 
 
 def _counted(extent: Extent) -> dict[str, int]:
-    counts = {str(rows.model._meta.verbose_name_plural): rows.count() for rows in extent.tables()}
+    counts = {_plural(rows.model): rows.count() for rows in extent.tables()}
     return {name: count for name, count in sorted(counts.items()) if count}
+
+
+def _plural(model: type[models.Model]) -> str:
+    """What many of them are called. Django only adds an s."""
+    name = str(model._meta.verbose_name_plural)
+    return name.removesuffix("chs") + "ches" if name.endswith("chs") else name
 
 
 def erase(project: str, *, actor: str, maker: str = "") -> dict[str, int]:

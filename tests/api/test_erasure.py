@@ -109,6 +109,7 @@ def test_what_one_made_goes_and_what_others_made_stays(maker: str) -> None:
     blob = files.find(next(iter(pk for pk in mine if pk.startswith("StoredFile"))).partition(":")[2], RED)
     shown = own.get("/api/data?made_by=me").json()
     assert (shown["made_by"], shown["holdings"]["jobs"]) == (own_name, 3)
+    assert shown["holdings"]["batches"] == 1
     token = {} if maker == "key" else {"HTTP_X_CSRFTOKEN": own.cookies["csrftoken"].value}
     gone = own.delete("/api/data", '{"project": "red", "made_by": "me"}', **JSON, **token)
     assert gone.status_code == 200, gone.content

@@ -1,5 +1,7 @@
 /* Charts from data a page carries: <div class="chart" data-chart="ID"> draws the JSON of <script id="ID" type="application/json">:
    {x, y, kind: "line" | "points", series: [{label, points: [[x, y], …]}]}. Numbers stay in a table beside it; a chart adds a view. */
+/* Of the card around a chart, left and right, CSS pixels. */
+const PADDING = 34;
 const COLOURS = ["--accent", "--good", "--warn", "--bad", "--idle"];
 
 function aligned(series) {
@@ -16,7 +18,7 @@ function draw(box) {
   const style = getComputedStyle(document.body);
   const ink = { stroke: style.color, grid: { stroke: style.getPropertyValue("--line") } };
   const options = {
-    width: Math.min(box.clientWidth - 8, 900), height: 280, scales: { x: { time: false } },
+    width: Math.min(box.clientWidth - PADDING, 900), height: 280, scales: { x: { time: false } },
     axes: [{ ...ink, label: x }, { ...ink, label: y, size: 70 }],
     series: [{ label: x }, ...series.map((one, index) => {
       const stroke = style.getPropertyValue(COLOURS[index % COLOURS.length]);

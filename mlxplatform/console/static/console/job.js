@@ -2,6 +2,8 @@
 const log = document.getElementById("log");
 const chartBox = document.getElementById("chart");
 const MOST_LINES = 2000;
+/* Of the card around the chart, left and right, CSS pixels. */
+const PADDING = 34;
 const series = { train: new Map(), val: new Map() };
 let plot = null;
 let drawing = 0;
@@ -23,7 +25,7 @@ function draw() {
   const ink = { stroke: colour.color, grid: { stroke: colour.getPropertyValue("--line") } };
   chartBox.textContent = "";
   plot = new uPlot({
-    width: Math.min(chartBox.clientWidth - 8, 900), height: 260, scales: { x: { time: false } }, axes: [ink, ink],
+    width: Math.min(chartBox.clientWidth - PADDING, 900), height: 260, scales: { x: { time: false } }, axes: [ink, ink],
     series: [{ label: "step" },
       { label: "train loss", stroke: colour.getPropertyValue("--accent"), width: 2, spanGaps: true },
       { label: "validation loss", stroke: colour.getPropertyValue("--good"), width: 2, spanGaps: true }],
