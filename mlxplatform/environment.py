@@ -198,6 +198,10 @@ CONVENTIONAL = {
 }
 
 
+#: Rows in place of one chat, where the setting does not say.
+ROWS_PER_SLOT = 2
+
+
 @dataclass(frozen=True)
 class Environment:
     """Parsed settings by lower-case name, plus the two conventional URLs ("" when unset)."""
@@ -211,6 +215,11 @@ class Environment:
             return self.values[name]
         except KeyError:
             raise AttributeError(name) from None
+
+    @property
+    def rows_at_once(self) -> int:
+        """Batch rows the engine decodes at once while nobody chats."""
+        return int(self.row_slots or ROWS_PER_SLOT * self.slots)
 
 
 def read(environ: Mapping[str, str] = os.environ) -> Environment:

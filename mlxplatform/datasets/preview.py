@@ -70,7 +70,7 @@ def finish(version: DatasetVersion, sources_run: int, all_sources: int, seconds:
     )
     target = version.options.get("target")
     rounds = MAX_ROUNDS if target and TEMPLATES[version.dataset.template].repeatable else 1
-    expected = forecast(sample, all_sources, target, settings.ENV.slots, rounds)
+    expected = forecast(sample, all_sources, target, settings.ENV.rows_at_once, rounds)
     with transaction.atomic():
         version.counts = {"accepted": accepted, "dropped": dict(dropped.most_common())}
         version.report = {**version.report, "forecast": expected}

@@ -99,6 +99,8 @@ class DatasetRun:
         self._accepted, self._dropped = await self.sql(rowstore.counts, self.version.pk)
         self._accepted_before = self._accepted
         async with self._calling():
+            # Waiting for a host and a model is no part of what a row takes.
+            self._started_at = time.monotonic()
             accepted = await self._rounds()
         if self.version.dataset.preview:
             self.ctx.check()

@@ -15,8 +15,6 @@ from workers.prepare.model import UNSTATED_CONTEXT
 
 log = structlog.get_logger(__name__)
 
-#: Rows in place of one chat, where the setting does not say.
-ROWS_PER_SLOT = 2
 #: Guessing ahead by the text's own repetitions.
 NGRAM = "ngram"
 
@@ -114,7 +112,7 @@ def from_environment() -> Settings:
         blas=env.blas,
         threads=env.threads,
         budget=env.memory_budget_mb * mib,
-        row_slots=env.row_slots or ROWS_PER_SLOT * env.slots,
+        row_slots=env.rows_at_once,
         row_share=min(env.row_share, env.slots - 1),
         keep_alive=float(env.keep_alive_seconds),
         memory_floor=env.memory_floor_percent / 100,
