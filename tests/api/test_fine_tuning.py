@@ -22,7 +22,7 @@ ROWS = [{"messages": [{"role": "user", "content": "code?"}, {"role": "assistant"
 #: Seconds a run of a hundred steps may take on a busy machine.
 PATIENCE = 240
 #: The drill: steps of a run, where chance kills it, and what sums in another order may change in its curve.
-STEPS, SEED, TOLERANCE = 3000, 20261130, 1e-4
+STEPS, SEED, TOLERANCE = 600, 20261130, 1e-4
 
 
 def ask(client: openai.OpenAI, model: str, question: str) -> openai.types.chat.ChatCompletion:
@@ -98,7 +98,7 @@ def test_a_run_killed_anywhere_and_often_draws_the_curve_it_would_have_drawn(mak
     client = stack.openai()
     content = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
     file = client.files.create(file=("rows.jsonl", content), purpose="fine-tune")
-    knobs = {"iters": STEPS, "steps_per_report": 10, "steps_per_save": 25, "lora_dropout": 0.1, "lr_schedule": "cosine"}
+    knobs = {"iters": STEPS, "steps_per_report": 10, "steps_per_save": 10, "lora_dropout": 0.1, "lr_schedule": "cosine"}
     straight, broken = (
         client.fine_tuning.jobs.create(model="tiny", training_file=file.id, seed=7, extra_body={"mlx": knobs}) for _ in range(2)
     )
