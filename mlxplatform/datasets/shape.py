@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from mlxplatform.datasets.convert import kind
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -38,7 +40,8 @@ def problem(row: Any, *, check: str = "full") -> tuple[str, str]:
     if not name:
         return "row", f"keys {', '.join(sorted(map(str, row))[:8]) or '(none)'} are no known format; known: {known_formats()}"
     if name == "messages":
-        return _messages(row["messages"], check)
+        field, why = _messages(row["messages"], check)
+        return (field, why) if why else _tools(row.get("tools"))
     for key in FORMATS[name]:
         value = row[key]
         if name == "dpo" and isinstance(value, list):
@@ -51,6 +54,8 @@ def problem(row: Any, *, check: str = "full") -> tuple[str, str]:
             return key, NUL_INSIDE
         if answers and key != "prompt" and not value:
             return key, "is empty"
+    if name == "dpo" and row["chosen"] == row["rejected"]:
+        return "rejected", "is the same as chosen, so that nothing is preferred"
     return "", ""
 
 
@@ -86,6 +91,19 @@ def _messages(messages: Any, check: str) -> tuple[str, str]:
     return ("", "") if check == "types" else _order(messages, check == "full")
 
 
+def _tools(tools: Any) -> tuple[str, str]:
+    """(place, sentence) for the first thing wrong with the tools a conversation had."""
+    if tools is None:
+        return "", ""
+    if not isinstance(tools, list):
+        return "tools", f"must be a list of functions, got {kind(tools)}"
+    for index, tool in enumerate(tools):
+        function = tool.get("function", tool) if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+            return f"tools[{index}]", "must be an object with function.name"
+    return "", ""
+
+
 def _calls(calls: Any) -> tuple[str, str]:
     """(place, sentence) for the first thing wrong with a turn's tool calls."""
     if not isinstance(calls, list) or not calls:
@@ -94,9 +112,19 @@ def _calls(calls: Any) -> tuple[str, str]:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
             return f"[{index}]", "must be an object with function.name"
-        if not isinstance(function.get("arguments", ""), str | dict):
-            return f"[{index}].function.arguments", f"must be JSON text or an object, got {kind(function['arguments'])}"
+        arguments = function.get("arguments", "")
+        if not isinstance(arguments, str | dict):
+            return f"[{index}].function.arguments", f"must be JSON text or an object, got {kind(arguments)}"
+        if isinstance(arguments, str) and arguments.strip() and not _is_object(arguments):
+            return f"[{index}].function.arguments", f"is no JSON object: {arguments[:40]!r}"
     return "", ""
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except (msgspec.DecodeError, RecursionError):
+        return False
 
 
 def _order(messages: list[dict[str, Any]], answers: bool) -> tuple[str, str]:
@@ -115,6 +143,8 @@ def _order(messages: list[dict[str, Any]], answers: bool) -> tuple[str, str]:
     for index, message in enumerate(messages):
         if message["role"] == "tool" and not _follows_a_call(messages, index):
             return f"messages[{index}].role", "a tool's result must follow the assistant's call of it"
+        if message["role"] == "tool" and not _answers_a_call(messages, index):
+            return f"messages[{index}].tool_call_id", "is the id of no call that the assistant has just made"
         if not answers or message["role"] != "assistant" or message.get("tool_calls") or message.get("weight") == 0:
             continue
         if not message["content"].strip():
@@ -122,8 +152,22 @@ def _order(messages: list[dict[str, Any]], answers: bool) -> tuple[str, str]:
     return "", ""
 
 
-def _follows_a_call(messages: list[dict[str, Any]], index: int) -> bool:
+def _caller(messages: list[dict[str, Any]], index: int) -> dict[str, Any] | None:
+    """The turn before the tools' results that this one is among."""
     before = index - 1
     while before >= 0 and messages[before]["role"] == "tool":
         before -= 1
-    return before >= 0 and bool(messages[before].get("tool_calls"))
+    return messages[before] if before >= 0 else None
+
+
+def _follows_a_call(messages: list[dict[str, Any]], index: int) -> bool:
+    caller = _caller(messages, index)
+    return caller is not None and bool(caller.get("tool_calls"))
+
+
+def _answers_a_call(messages: list[dict[str, Any]], index: int) -> bool:
+    """Whether a result's id is one of the calls'; where either has none, their order tells."""
+    named = messages[index].get("tool_call_id")
+    caller = _caller(messages, index)
+    ids = [call.get("id") for call in caller["tool_calls"]] if caller else []
+    return named is None or not all(ids) or named in ids

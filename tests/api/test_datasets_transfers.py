@@ -101,6 +101,23 @@ def test_mixed_forms_become_conversations_or_are_counted(client: Client, upload:
     assert version.report["read"] == version.report["used"] + version.report["bad_rows"]
 
 
+def called(arguments: str, answered: str = "1") -> dict[str, Any]:
+    """A conversation with a call, its result and an answer."""
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    question, answer = CHAT["messages"]
+    turns = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "r", "tool_call_id": answered},
+    ]
+    return {"messages": [question, *turns, answer]}
+
+
+def test_a_call_with_its_result_is_a_good_row(client: Client, upload: Upload) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    _, version = upload(as_lines({**called('{"a": 1}'), "tools": tools}, called(""), {**CHAT, "tools": [{"name": "f"}]}))
+    assert version.counts["accepted"] == 3
+
+
 @pytest.mark.parametrize(
     ("row", "words"),
     [
@@ -130,6 +147,13 @@ def test_mixed_forms_become_conversations_or_are_counted(client: Client, upload:
             "messages[0].tool_calls only the assistant calls tools",
         ),
         ({"messages": [CHAT["messages"][0], {"role": "system", "content": "s"}, CHAT["messages"][1]]}, "must come first"),
+        (called("not json"), "messages[1].tool_calls[0].function.arguments is no JSON object: 'not json'"),
+        (called("[1]"), "messages[1].tool_calls[0].function.arguments is no JSON object"),
+        (called("{}", answered="other"), "messages[2].tool_call_id is the id of no call"),
+        ({**CHAT, "tools": 5}, "tools must be a list of functions, got a number"),
+        ({**CHAT, "tools": "[1,2"}, "tools must be a list of functions, got text"),
+        ({**CHAT, "tools": [{"type": "function"}]}, "tools[0] must be an object with function.name"),
+        ({"prompt": "p", "chosen": "x", "rejected": "x"}, "rejected is the same as chosen"),
         ({"messages": {"role": "user"}}, "must be a list"),
         ({"messages": ["q", "a"]}, "messages[0] must be an object, got text"),
         ({"unknown": 1, "keys": 2}, "keys (unknown, keys) are no known form"),
@@ -234,6 +258,8 @@ def test_folders_bring_their_splits(client: Client, tmp_path: Path, monkeypatch:
         ({"path": "x", "color": 1}, "color"),
         ({"hub": "a/b", "on_bad_rows": "guess"}, "on_bad_rows"),
         ({"hub": "a/b", "format": "xml"}, "format"),
+        ({"hub": "a/../b"}, "hub"),
+        ({"hub": "https://hub/a/b"}, "hub"),
         ({"hub": "a/b", "columns": {"who": "x"}}, "columns.who"),
         ({"hub": "a/b", "valid_fraction": 2}, "valid_fraction"),
     ],

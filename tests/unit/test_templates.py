@@ -380,7 +380,7 @@ def test_tool_traces() -> None:
     assert row["messages"][2]["tool_call_id"] == "call_1" and row["tools"] == tools
     assert made.reasons == ["no_tool_call"]
     assert [options.get("tool_choice") for step, _, options in made.calls if step == "call"] == ["required"] * 2
-    for echo in ("21", '<tool_response>\n{"temp": 21}'):
+    for echo in ("21", '<tool_response>\n{"temp": 21}', "It was called:\n<tool_response>\n21\n</tool_response>"):
         said = {"call": Answer("", tool_calls=(call,)), "answer": echo}
         one = {**given, "scenarios": "In Rome?", "mock_results": "21"}
         assert make("tool_use_traces", one, lambda step, messages, said=said: said[step]).reasons == ["repeats_result"]  # type: ignore[misc]

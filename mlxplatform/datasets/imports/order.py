@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,8 @@ FIELDS = (
     "distinct",
     "near_duplicates",
 )
+#: A data set's name; the oldest ones have no owner.
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(?:/[A-Za-z0-9][\w.-]{0,95})?")
 TARGETS = ("user", "assistant", "system", "prompt", "completion", "chosen", "rejected", "text")
 
 
@@ -74,6 +77,8 @@ def check(body: dict[str, Any], project: str) -> ImportOrder:
     reference = body[source]
     if not isinstance(reference, str) or not reference or len(reference) > 1000:
         raise bad(source, f"{source} must be text")
+    if source == "hub" and not _HUB_NAME.fullmatch(reference):
+        raise bad("hub", "hub must be the name of a data set on the hub: owner/name, of letters, digits, - _ .")
     filename = _filename(source, reference, project)
     form = _choice(body, "format", FORMATS)
     options = ImportOptions(

@@ -93,7 +93,7 @@ def _pair(row: _Pair) -> _Pair | None:
 
 
 def _preference(row: _Preference) -> _Preference | None:
-    return row if row.chosen and row.rejected else None
+    return row if row.chosen and row.rejected and row.chosen != row.rejected else None
 
 
 def _alpaca(row: _Alpaca) -> _Chat | None:

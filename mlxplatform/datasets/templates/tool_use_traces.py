@@ -10,7 +10,9 @@ from mlxplatform.datasets.templates.base import Ask, Draft, Drop, Field, Inputs,
 from mlxplatform.inference.contract import Message, Tool
 
 ANSWER_TOKENS = 512
-#: How an answer begins that only goes on with the transcript of the tools.
+#: Which tool to call, and with what, is no matter of invention.
+CALL_TEMPERATURE = 0.2
+#: What an answer holds that only goes on with the transcript of the tools.
 MARKUP = ("<tool_response>", "<tool_call>")
 
 
@@ -57,7 +59,7 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
     scenario, result = source.data
     tools = parse_tools(inputs["tools_json"])
     # Every scenario comes with a result, so every one is meant to need a call.
-    first = await ask("call", [user(scenario)], tools=tools, tool_choice="required")
+    first = await ask("call", [user(scenario)], tools=tools, tool_choice="required", temperature=CALL_TEMPERATURE)
     if not first.tool_calls:
         return [Drop("no_tool_call", first.text[:120])]
     call = first.tool_calls[0]
@@ -74,7 +76,7 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
     )
     if not answer.text:
         return [Drop("empty_answer", scenario[:120])]
-    if answer.text.startswith(MARKUP) or answer.text.strip() == result:
+    if any(mark in answer.text for mark in MARKUP) or answer.text.strip() == result:
         return [Drop("repeats_result", answer.text[:120])]
     function = {"name": call.name, "arguments": call.arguments}
     return [
