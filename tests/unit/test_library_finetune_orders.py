@@ -119,6 +119,7 @@ def test_given_hyperparameters_and_mlx_fields_are_kept() -> None:
         ({"method": {"type": "supervised", "supervised": {"epochs": 1}}}, 400, "method.supervised.epochs"),
         ({"method": {"type": "supervised", "supervised": {"hyperparameters": []}}}, 400, "method.supervised.hyperparameters"),
         ({"method": {"type": "dpo", "dpo": {"hyperparameters": "auto"}}}, 400, "method.dpo.hyperparameters"),
+        ({"mlx": {"fine_tune_type": "full", "output": "../out"}}, 400, "mlx.output"),
         ({"mlx": {"target_modules": ["q_proj", "w1"]}}, 400, "mlx.target_modules"),
         ({"mlx": {"target_modules": ["input_layernorm"]}}, 400, "mlx.target_modules"),
         ({"hyperparameters": {"n_epochs": 10**400}}, 400, "hyperparameters.n_epochs"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from mlxplatform.http.fields import Field, invalid, read
@@ -75,24 +76,31 @@ def order(body: dict[str, Any], project: str | None) -> tuple[dict[str, Any], di
     }
     if kind == "dpo" and hyper["beta"] != "auto":
         wanted["dpo_beta"] = hyper["beta"]
-    try:
+    with said_in_openais_words(sent["model"]):
         checked = finetuning.check({name: value for name, value in wanted.items() if value is not None}, project)
-    except Refusal as refusal:
-        if refusal.param is None or (said := said_as(refusal.param, sent["model"], extra)) == refusal.param:
-            raise
-        message = refusal.message.replace(refusal.param, said, 1)
-        raise Refusal(refusal.status, refusal.code, message, param=said) from None
     resolved = _resolve(hyper, checked, extra)
     surface = {"method": kind, "hyperparameters": resolved, "metadata": metadata, "training_file": sent["training_file"]}
     surface["model"] = sent["model"]
     return checked, surface
 
 
-def said_as(param: str, model: str, extra: Container[str]) -> str:
+@contextmanager
+def said_in_openais_words(model: str) -> Iterator[None]:
+    """A refusal of the order names the field as OpenAI's body does."""
+    try:
+        yield
+    except Refusal as refusal:
+        if refusal.param is None or (said := said_as(refusal.param, model)) == refusal.param:
+            raise
+        message = refusal.message.replace(refusal.param, said, 1)
+        raise Refusal(refusal.status, refusal.code, message, param=said) from None
+
+
+def said_as(param: str, model: str) -> str:
     """What OpenAI's body calls a field of an order: the adapter to start from may be the model, and the rest lies in ``mlx``."""
     if param == "warm_start_adapter" and model.startswith(NAME_PREFIX):
         return "model"
-    return f"mlx.{param}" if param in extra else param
+    return f"mlx.{param}" if param in MLX_FIELDS else param
 
 
 def _resolve(hyper: dict[str, Any], checked: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:

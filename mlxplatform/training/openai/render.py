@@ -80,7 +80,7 @@ def _blamed(job: Job, surface: dict[str, Any]) -> str | None:
     """The field that a failure was blamed on, as OpenAI's body calls it."""
     end = JobEvent.objects.filter(job=job, type="failed").order_by("-seq").first()
     param = end.payload.get("param") if end else None
-    return parse.said_as(param, str(surface.get("model", "")), parse.MLX_FIELDS) if param else None
+    return parse.said_as(param, str(surface.get("model", ""))) if param else None
 
 
 def finetuning_fields() -> tuple[str, ...]:

@@ -36,9 +36,10 @@ def _create(request: HttpRequest, body: dict[str, Any]) -> dict[str, Any]:
     job = earlier_job(request, finetuning.KIND, key)
     if job is None:
         order, surface = parse.order(body, _project(request))
-        job = finetuning.submit(
-            order, project=project_of(request), created_by=actor_of(request), idempotency_key=key, surface=surface
-        )
+        with parse.said_in_openais_words(surface["model"]):
+            job = finetuning.submit(
+                order, project=project_of(request), created_by=actor_of(request), idempotency_key=key, surface=surface
+            )
         audit.record(actor_of(request), "finetune.submit", job.id, project=project_of(request), after={"model": order["model"]})
     return _object(job)
 
