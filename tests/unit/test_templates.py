@@ -357,6 +357,10 @@ def test_conversations_alternate_and_stop_at_silence() -> None:
     assert [role for role, _ in turns(quiet.rows[0])] == ["system", "user", "assistant"]
     speechless = make("multi_turn_chat", {"seeds": "hi"}, lambda step, messages: "" if step == "turn2" else step)
     assert [role for role, _ in turns(speechless.rows[0])] == ["system", "user", "assistant"]
+    echoing = make(
+        "multi_turn_chat", {"seeds": "hi"}, lambda step, messages: "[The user's next message:" if step == "turn1" else step
+    )
+    assert [message["role"] for message in echoing.rows[0]["messages"]] == ["system", "user", "assistant"]
     assert make("multi_turn_chat", {"seeds": "hi"}, lambda step, messages: "").reasons == ["empty_answer"]
     played = {"turn1": 'User: "Why is that so?"\n\nAssistant: because', "turn3": "I'm glad to help. What is it?"}
     made = make("multi_turn_chat", {"seeds": "hi", "turns": 5}, lambda step, messages: played.get(step, step))

@@ -10,10 +10,13 @@ from mlxplatform.datasets.filters.rowwise import Verdict
 from mlxplatform.datasets.filters.settings import Judge
 from mlxplatform.datasets.templates.base import Ask, system, user
 from mlxplatform.datasets.templates.parsing import score
+from mlxplatform.inference.contract import Constraint
 
 #: Tokens of a score with a short reason, and temperature: judging is no occasion for variety.
 SCORE_TOKENS, SCORE_TEMPERATURE = 60, 0.0
 LOWEST, HIGHEST = 1, 10
+#: The grade stands first, whatever the model would rather begin with.
+GRADE_FIRST = Constraint("regex", r"(10|[1-9])([ .,:;/\n-][\s\S]*)?")
 
 
 async def judge(ask: Ask, step: str, row: Mapping[str, Any], settings: Judge) -> Verdict:
@@ -26,6 +29,7 @@ async def judge(ask: Ask, step: str, row: Mapping[str, Any], settings: Judge) ->
         ],
         max_tokens=SCORE_TOKENS,
         temperature=SCORE_TEMPERATURE,
+        constraint=GRADE_FIRST,
     )
     grade = score(answer.text, LOWEST, HIGHEST)
     notes: dict[str, Any] = {"judge": grade, "judge_reason": answer.text[:300]}

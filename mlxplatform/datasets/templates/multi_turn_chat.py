@@ -46,6 +46,8 @@ _SERVING = re.compile(
     r"|thank you for (?:your|asking)|as an? (?:ai|assistant))",
     re.IGNORECASE,
 )
+#: Words of our own question, said again instead of an answer.
+_ECHOED = re.compile(r"user(?:'|’)?s next message", re.IGNORECASE)
 _NAMED = re.compile(r"^(?:user|human)\s*:\s*", re.IGNORECASE)
 
 
@@ -74,9 +76,9 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
 
 
 def asked(text: str) -> str:
-    """What the user says, of what the model wrote for them: one paragraph, and nothing when it speaks as the assistant."""
+    """What the user says, of what the model wrote for them: one paragraph; nothing when it is the assistant's, or our question."""
     said = itself(_NAMED.sub("", next(iter(paragraphs(text)), "")))
-    return "" if _SERVING.match(said) else said
+    return "" if _SERVING.match(said) or _ECHOED.search(said) else said
 
 
 def _follow_up(persona: str, spoken: list[Message]) -> list[Message]:

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from mlxplatform.datasets.templates.base import Ask, Draft, Drop, Field, Inputs, Source, Template, lines, system, user
 from mlxplatform.datasets.templates.parsing import score
 from mlxplatform.datasets.templates.together import together
+from mlxplatform.inference.contract import Constraint
 
 ANSWER_TOKENS, GRADE_TOKENS = 600, 40
 LOWEST, HIGHEST = 1, 10
+#: A small model that is asked for a number tells a story; held to one it grades.
+A_GRADE = Constraint("choice", [str(grade) for grade in range(LOWEST, HIGHEST + 1)])
 
 
 def sources(inputs: Inputs) -> Iterator[Source | Drop]:
@@ -31,6 +34,7 @@ async def graded_answer(ask: Ask, number: int, prompt: str, rubric: str) -> tupl
         ],
         max_tokens=GRADE_TOKENS,
         temperature=0.0,
+        constraint=A_GRADE,
     )
     grade = score(verdict.text, LOWEST, HIGHEST)
     return None if grade is None else (grade, -number, answer.text)
