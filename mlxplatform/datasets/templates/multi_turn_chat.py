@@ -76,7 +76,7 @@ async def build(source: Source, inputs: Inputs, ask: Ask) -> list[Draft | Drop]:
 
 
 def asked(text: str) -> str:
-    """What the user says, of what the model wrote for them: one paragraph; nothing when it is the assistant's, or our question."""
+    """What the user says, of what the model wrote for them: one paragraph; nothing of the assistant's or of our question."""
     said = itself(_NAMED.sub("", next(iter(paragraphs(text)), "")))
     return "" if _SERVING.match(said) or _ECHOED.search(said) else said
 
