@@ -102,3 +102,13 @@ def test_a_checkpoint_that_is_gone_is_not_taken_for_the_last_step() -> None:
     assert answer.status_code == 302 and answer.headers["Location"].endswith(f"/console/models/adapters/{adapter.id}")
     assert [str(message) for message in get_messages(answer.wsgi_request)] == ["That checkpoint is not there any more."]
     assert not Job.objects.exists()
+
+
+def test_runs_whose_order_does_not_say_what_on_are_offered_all_the_same() -> None:
+    Job.objects.create(id="job_old", kind="finetune", queue="gpujobs.local", config={})
+    get_user_model().objects.create_superuser("old", password="a long password")
+    client = Client(headers={"host": "localhost"})
+    client.login(username="old", password="a long password")
+    for path in ("/console/models/runs", "/console/models/runs?job=job_old"):
+        answer = client.get(path)
+        assert answer.status_code == 200 and b"job_old" in answer.content

@@ -123,10 +123,10 @@ def runs(request: HttpRequest) -> HttpResponse:
     curves = {job.id: curve_of(job) for job in chosen}
     names = sorted({name for job in chosen for name in job.config if name not in _DATA})
     rows = [{"name": name, "values": [job.config.get(name) for job in chosen]} for name in names]
-    rows.insert(0, {"name": "data", "values": training_data.names([job.config["data"] for job in chosen])})
+    rows.insert(0, {"name": "data", "values": _data_of(chosen)})
     context = {
         "title": "Compare runs",
-        "offered": list(zip(found, training_data.names([job.config["data"] for job in found]), strict=True)),
+        "offered": list(zip(found, _data_of(found), strict=True)),
         "chosen": chosen,
         "wanted": wanted,
         "chart": charts.losses(curves) if chosen else None,
@@ -134,6 +134,11 @@ def runs(request: HttpRequest) -> HttpResponse:
         "differing": [row for row in rows if len({json.dumps(value) for value in row["values"]}) > 1],
     }
     return render(request, "console/runs.html", context)
+
+
+def _data_of(jobs: list[Job]) -> list[str]:
+    """What each was trained on; nothing for an order that does not say."""
+    return training_data.names([job.config.get("data", {}) for job in jobs])
 
 
 def _end(job: Job, curve: dict[str, Any]) -> dict[str, Any]:
