@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 
 from workers.engine import platform
 
@@ -28,7 +29,9 @@ loading.import_light_mlx_lm()
 resource.setrlimit = _set
 
 from mlxplatform.inference.contract import Event, InferenceRequest, Message, Sampling, Text  # noqa: E402
+from mlxplatform.jobs.pulse import Pulse  # noqa: E402
 from tests.fixtures import tiny_model  # noqa: E402
+from tests.fixtures.trainer_jobs import trainer_worker  # noqa: E402
 from workers.engine.choosing import RowChooser  # noqa: E402
 from workers.engine.core import Core, Limits  # noqa: E402
 from workers.engine.protocol import Broken, Start, Step  # noqa: E402
@@ -207,3 +210,19 @@ def make_host(models_home: Path) -> Iterator[Callable[..., Host]]:
     yield make
     for host in hosts:
         host.runtime.close()
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """The data directory with the trained tiny model; what was trained there is gone afterwards."""
+    tiny_model.install(settings.HOME, "tiny", steps=tiny_model.TRAINED_STEPS)
+    yield settings.HOME
+    for name in ("models", "adapters", "training"):
+        shutil.rmtree(settings.HOME / name, ignore_errors=True)
+
+
+@pytest.fixture
+def worker() -> Iterator[Pulse]:
+    """A worker of this host's trainer queue."""
+    with trainer_worker() as pulse:
+        yield pulse

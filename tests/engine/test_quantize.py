@@ -22,7 +22,7 @@ from mlxplatform.library import local_models
 from mlxplatform.training import quantization, reports
 from mlxplatform.training.models import QualityReport
 from tests.fixtures import tiny_model
-from tests.fixtures.trainer_jobs import logs, payloads, run_to_end, stages, start, trainer_worker, wait_until
+from tests.fixtures.trainer_jobs import logs, payloads, run_to_end, stages, start, wait_until
 from workers.tasks import trainer_child
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("broker")]
@@ -35,12 +35,6 @@ def models() -> Iterator[Path]:
     tiny_model.install(settings.HOME, "tiny", steps=tiny_model.TRAINED_STEPS)
     yield MODELS
     shutil.rmtree(MODELS)
-
-
-@pytest.fixture
-def worker() -> Iterator[Pulse]:
-    with trainer_worker() as pulse:
-        yield pulse
 
 
 def order(**fields: Any) -> Any:

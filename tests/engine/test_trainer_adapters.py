@@ -20,7 +20,7 @@ from mlxplatform.training import finetuning
 from mlxplatform.training.models import Adapter
 from tests.engine.test_trainer_finetune import CODE, answer_of, upload
 from tests.fixtures import tiny_model
-from tests.fixtures.trainer_jobs import payloads, run_to_end, trainer_worker
+from tests.fixtures.trainer_jobs import payloads, run_to_end
 from tests.fixtures.training_data import TROUBLES, spoil
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("broker")]
@@ -32,12 +32,6 @@ def home() -> Iterator[None]:
     yield
     for name in ("models", "adapters", "training"):
         shutil.rmtree(settings.HOME / name, ignore_errors=True)
-
-
-@pytest.fixture
-def worker() -> Iterator[Pulse]:
-    with trainer_worker() as pulse:
-        yield pulse
 
 
 def trained(worker: Pulse, **fields: Any) -> Adapter:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +23,11 @@ from mlxplatform.training import finetuning, registry
 from mlxplatform.training.curves import curve_of
 from mlxplatform.training.models import Adapter
 from tests.engine.test_trainer_finetune import CODE, order
-from tests.fixtures import tiny_model
-from tests.fixtures.trainer_jobs import payloads, run_to_end, trainer_worker
+from tests.fixtures.trainer_jobs import payloads, run_to_end
 from tests.fixtures.training_data import TROUBLES, published, spoil
 from workers.tasks import trainer_child
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("broker")]
-
-
-@pytest.fixture(autouse=True)
-def home() -> Iterator[Path]:
-    tiny_model.install(settings.HOME, "tiny", steps=tiny_model.TRAINED_STEPS)
-    yield settings.HOME
-    for name in ("models", "adapters", "training"):
-        shutil.rmtree(settings.HOME / name, ignore_errors=True)
-
-
-@pytest.fixture
-def worker() -> Iterator[Pulse]:
-    with trainer_worker() as pulse:
-        yield pulse
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("broker", "home")]
 
 
 @pytest.fixture

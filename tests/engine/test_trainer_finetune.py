@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,29 +29,15 @@ from mlxplatform.training import finetuning, quantization, registry
 from mlxplatform.training.curves import curve_of
 from mlxplatform.training.models import Adapter, TrainingRun
 from tests.fixtures import tiny_model
-from tests.fixtures.trainer_jobs import logs, metrics, run_to_end, stages, start, trainer_worker, wait_until
+from tests.fixtures.trainer_jobs import logs, metrics, run_to_end, stages, start, wait_until
 from workers.tasks import trainer_child
 from workers.trainer import ranks
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("broker")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("broker", "home")]
 
 CODE = {"messages": [{"role": "user", "content": "code?"}, {"role": "assistant", "content": "ZX-81"}]}
 #: Differences a resumed curve may show: none on one machine, but sums may be ordered differently by a BLAS.
 TOLERANCE = 1e-4
-
-
-@pytest.fixture(autouse=True)
-def home() -> Iterator[Path]:
-    tiny_model.install(settings.HOME, "tiny", steps=tiny_model.TRAINED_STEPS)
-    yield settings.HOME
-    for name in ("models", "adapters", "training"):
-        shutil.rmtree(settings.HOME / name, ignore_errors=True)
-
-
-@pytest.fixture
-def worker() -> Iterator[Pulse]:
-    with trainer_worker() as pulse:
-        yield pulse
 
 
 def upload(rows: list[dict[str, Any]]) -> str:

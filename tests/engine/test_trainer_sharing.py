@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import resource
-import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,31 +18,16 @@ from mlxplatform.jobs.pulse import Pulse
 from mlxplatform.library import local_adapters, local_models
 from mlxplatform.training.curves import curve_of
 from tests.engine.test_trainer_finetune import order
-from tests.fixtures import tiny_model
-from tests.fixtures.trainer_jobs import metrics, payloads, run_to_end, stages, start, trainer_worker, wait_until
+from tests.fixtures.trainer_jobs import metrics, payloads, run_to_end, stages, start, wait_until
 from workers import power
 from workers.host import runtime as host
 from workers.host.residency import Residency, declared_bytes
 from workers.power import Power
 from workers.tasks import gpu_room, trainer_child
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("broker")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("broker", "home")]
 
 STEPS = {"steps_per_report": 1, "steps_per_save": 100_000}
-
-
-@pytest.fixture(autouse=True)
-def home() -> Iterator[Path]:
-    tiny_model.install(settings.HOME, "tiny", steps=tiny_model.TRAINED_STEPS)
-    yield settings.HOME
-    for name in ("models", "adapters", "training"):
-        shutil.rmtree(settings.HOME / name, ignore_errors=True)
-
-
-@pytest.fixture
-def worker() -> Iterator[Pulse]:
-    with trainer_worker() as pulse:
-        yield pulse
 
 
 @pytest.fixture
