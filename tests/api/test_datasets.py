@@ -99,6 +99,8 @@ def test_zero_rows_fail_with_the_reasons(client: Client) -> None:
         ({"template": "sft_qa_pairs", "inputs": {"pairs_text": "Q"}, "resume": "ds_x"}, 404, "dataset_not_found", "resume"),
         ({"template": "self_instruct", "inputs": {"seeds": "x"}, "model": 5}, 400, "invalid_value", "model"),
         ({"template": "answer_fill", "inputs": {"dataset_id": "ds_x"}}, 400, "invalid_value", "inputs.dataset_id"),
+        ({"template": "code_completion", "inputs": {"src_dir": "/"}}, 400, "invalid_value", "inputs.src_dir"),
+        ({"template": "code_completion", "inputs": {"src_dir": "~root"}}, 400, "invalid_value", "inputs.src_dir"),
     ],
 )
 def test_bad_orders_name_the_field_and_enqueue_nothing(client: Client, body: Any, status: int, code: str, field: str) -> None:

@@ -1,8 +1,7 @@
-"""A trainer among others: it makes way between steps, leaves its memory to a chat, rests, and survives a full disk."""
+"""A trainer among others: it makes way between steps, leaves its memory to a chat, and rests."""
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +14,7 @@ from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs import service
 from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.pulse import Pulse
-from mlxplatform.library import local_adapters, local_models
-from mlxplatform.training.curves import curve_of
+from mlxplatform.library import local_models
 from tests.engine.test_trainer_finetune import order
 from tests.fixtures.trainer_jobs import metrics, payloads, run_to_end, stages, start, wait_until
 from workers import power
@@ -128,33 +126,6 @@ def test_a_run_rests_on_battery_when_asked_to(worker: Pulse, at_step: Any, monke
     assert job.state == "done", job.error
     each_step_once(job, 40)
     assert any("runs on battery" in payload.get("message", "") for payload in payloads(job, "stage"))
-
-
-@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of a running process can be set on Linux only")
-def test_a_disk_that_fills_up_at_a_save_fails_in_a_sentence_and_a_retry_goes_on(
-    worker: Pulse, at_step: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    children: list[trainer_child.Child] = []
-    begin = trainer_child.Child.__init__
-
-    def remember(child: trainer_child.Child, task: dict[str, Any]) -> None:
-        begin(child, task)
-        children.append(child)
-
-    monkeypatch.setattr(trainer_child.Child, "__init__", remember)
-    at_step(21, lambda run: resource.prlimit(children[0].process.pid, resource.RLIMIT_FSIZE, (30_000, 30_000)))
-    job = order(iters=400, steps_per_report=1, steps_per_save=20)
-
-    job = run_to_end(worker, job)
-
-    assert (job.state, job.error_code, job.attempts) == ("failed", "cannot_write", 1)
-    assert "full" in job.error and str(settings.HOME) not in job.error
-    assert local_adapters.scan(settings.HOME) == []
-    service.retry(job.id, "test")
-    job = run_to_end(worker, job)
-    assert job.state == "done", job.error
-    assert "resumed" in stages(job)
-    assert [point["step"] for point in curve_of(job)["train"]] == list(range(1, 401))
 
 
 def test_two_trainings_never_run_at_once(worker: Pulse) -> None:

@@ -38,6 +38,7 @@ def quantize(ctx: JobContext) -> dict[str, Any]:
     needed = quantization.estimate_bytes(model.parameters, order)
     preflight(needed)
     publication.sweep(models)
+    sweep_work()
     work = paths.training_dir(settings.HOME) / ctx.job_id
     task = {
         **order,

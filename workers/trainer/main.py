@@ -29,6 +29,14 @@ TASKS = {
 }
 #: What a file system says that takes no more: no space, over quota, over the process's limit, read-only.
 UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+#: How mlx's writers of safetensors and of GGUF begin to say the same.
+FAILED_WRITES = (
+    "[write]",
+    "[save_safetensors] Failed to open",
+    "[save_gguf] gguf_create failed",
+    "[save_gguf] gguf_append_tensor_info failed",
+    "[save_gguf] gguf_append_tensor_data failed",
+)
 
 
 def main() -> int:
@@ -53,7 +61,7 @@ def main() -> int:
         return report.failed(what[0], f"{what[1]}: {(error.strerror or 'input/output error').lower()}.")
     except RuntimeError as error:
         # mlx's writers know no OSError; what else they raise is a bug of ours.
-        if str(error).startswith("[write]"):
+        if str(error).startswith(FAILED_WRITES):
             return report.failed("cannot_write", "Writing failed: the disk is full, or cannot be written to.")
         traceback.print_exc()
         return 1

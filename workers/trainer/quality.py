@@ -14,9 +14,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import tempfile
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,26 +38,39 @@ _DECODE = 32
 Step = Callable[[int, int], None]
 
 
+@contextmanager
+def reference_folder(work: Path) -> Iterator[Path]:
+    """Where a baseline's log-probabilities wait: in the job's own folder, because they take a gigabyte and a child may
+    be killed; empty at first, and gone afterwards."""
+    folder = work / "reference"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 @dataclass
 class Evaluation:
-    """One evaluation of one baseline. ``windows`` are token ids; ``reference`` holds one file per window."""
+    """One evaluation of one baseline. ``windows`` are token ids; ``folder`` holds one file per window."""
 
     source: Path
     device: str
+    folder: Path
     windows: np.ndarray
     digest: str
-    _folder: tempfile.TemporaryDirectory[str] = field(default_factory=lambda: tempfile.TemporaryDirectory(prefix="mlxp-quality-"))
     _baseline: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, source: Path, device: str) -> Evaluation:
+    def of(cls, source: Path, device: str, folder: Path) -> Evaluation:
         text = (TEXTS / "evaluation.txt").read_text(encoding="utf-8")
         config = json.loads((source / "config.json").read_text())
         ids = model_files.text_ids(source, text)
         window = min(WINDOW, config.get("max_position_embeddings") or WINDOW, len(ids))
         count = min(WINDOWS, len(ids) // window)
         windows = np.array(ids[: count * window], dtype=np.int32).reshape(count, window)
-        return cls(source, device, windows, hashlib.sha256(text.encode()).hexdigest())
+        return cls(source, device, folder, windows, hashlib.sha256(text.encode()).hexdigest())
 
     def measure_reference(self, step: Step) -> None:
         """Run the baseline and keep its log-probabilities."""
@@ -68,7 +82,7 @@ class Evaluation:
             step(index, len(self.windows))
             logs = _log_probabilities(model, window)
             losses.append(_true_token_losses(logs, window))
-            np.save(self._file(index), logs.astype(np.float32))
+            self._file(index).write_bytes(logs.astype(np.float32).tobytes())
         self._baseline = {"losses": np.concatenate(losses), "load_s": load_s, **self._speeds(model)}
         del model
         platform.give_memory_back()
@@ -82,7 +96,7 @@ class Evaluation:
         for index, window in enumerate(self.windows):
             step(index, len(self.windows))
             ours = _log_probabilities(model, window)
-            theirs = np.load(self._file(index))
+            theirs = np.fromfile(self._file(index), np.float32).reshape(len(window), -1)
             divergences.append((np.exp(theirs) * (theirs - ours)).sum(axis=-1))
             losses.append(_true_token_losses(ours, window))
             best, before = ours.argmax(-1), theirs.argmax(-1)
@@ -96,7 +110,6 @@ class Evaluation:
         perplexity, error = _perplexity(loss)
         base_perplexity, base_error = _perplexity(base)
         speeds = self._speeds(model)
-        self._folder.cleanup()
         return {
             "tokens": int(loss.size),
             "evaluation_sha256": self.digest,
@@ -136,7 +149,7 @@ class Evaluation:
         return {**measure_speed(model, self.windows[0]), "note": ""}
 
     def _file(self, index: int) -> Path:
-        return Path(self._folder.name) / f"{index}.npy"
+        return self.folder / f"{index}.f32"
 
 
 def measure_speed(model: nn.Module, window: np.ndarray) -> dict[str, float]:

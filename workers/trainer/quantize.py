@@ -34,6 +34,11 @@ Choice = Callable[[str, nn.Module], dict[str, Any] | None]
 
 def run(task: dict[str, Any], control: Control) -> dict[str, Any]:
     """Quantize ``task["source"]`` into ``task["models"]/task["output"]``."""
+    with quality.reference_folder(Path(task["work"])) as reference:
+        return _quantize(task, control, reference)
+
+
+def _quantize(task: dict[str, Any], control: Control, reference: Path) -> dict[str, Any]:
     source, models = Path(task["source"]), Path(task["models"])
     # Lazy weights: nothing is read yet, but every layer's shape is known, so a hopeless order ends here.
     model, config = model_files.load(source, dense=True, dtype=task["dtype"])
@@ -41,7 +46,7 @@ def run(task: dict[str, Any], control: Control) -> dict[str, Any]:
     evaluation = None
     if task["report"]:
         report.stage("reference", 0.0, "Measuring the original.")
-        evaluation = quality.Evaluation.of(source, task["device"])
+        evaluation = quality.Evaluation.of(source, task["device"], reference)
         evaluation.measure_reference(_share(control, "reference", 0.0, _REFERENCE))
     started = time.perf_counter()
     weights_before, count = model_files.tensor_bytes(model), model_files.weight_count(model)

@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Iterator
 
+from mlxplatform.datasets.inputs import bad
 from mlxplatform.datasets.roots import UnknownFolder, folder_in_roots
 from mlxplatform.datasets.templates.base import Ask, Draft, Drop, Field, Inputs, Source, SourceError, Template
 
@@ -20,6 +21,13 @@ _START = re.compile(r"^(?=def |class |async def )", re.MULTILINE)
 def pieces(text: str) -> list[str]:
     """The text split before every top-level function or class."""
     return [piece for piece in _START.split(text) if len(piece.strip()) >= MIN_CHARS]
+
+
+def check_inputs(inputs: Inputs, project: str) -> None:
+    try:
+        folder_in_roots(inputs["src_dir"])
+    except UnknownFolder as error:
+        raise bad("inputs.src_dir", str(error)) from None
 
 
 def sources(inputs: Inputs) -> Iterator[Source | Drop]:
@@ -65,4 +73,5 @@ TEMPLATE = Template(
     ),
     sources=sources,
     build=build,
+    check_inputs=check_inputs,
 )
