@@ -152,6 +152,6 @@ def winner(tuned_second: str, tuned_first: str) -> str:
 
 def defaults(adapter: Adapter) -> dict[str, Any]:
     """How the run counted tokens, so that its losses and ours can be compared."""
-    own = {field.name: field.default for field in finetuning.FIELDS}
+    own = {field.name: field.default for field in finetuning.FIELDS} | {"max_seq_length": finetuning.SEQUENCE}
     names = ("max_seq_length", "mask_prompt", "loss_on", "seed")
     return {name: adapter.config.get(name, own[name]) for name in names}

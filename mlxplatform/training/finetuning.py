@@ -29,6 +29,8 @@ FORMATS = {
 }
 #: Checkpoints that stay beside the result when an order does not say: with it, three, as OpenAI keeps them.
 KEPT_CHECKPOINTS = 2
+#: Tokens of the longest row that is learned whole, when an order does not say.
+SEQUENCE = 512
 #: Default peak learning rate by method.
 LEARNING_RATES = {"sft": 2e-4, "dpo": 5e-5, "orpo": 1e-5}
 
@@ -67,7 +69,7 @@ FIELDS = (
     Field("optimizer", "text", "adamw", choices=("adamw", "adam", "sgd", "adafactor", "muon"), doc="Optimizer"),
     Field("weight_decay", "float", 0.01, low=0, high=1, doc="Weight decay, where the optimizer has it"),
     Field("grad_clip_norm", "float", 1.0, low=0, high=1e6, doc="Largest gradient norm; 0: off"),
-    Field("max_seq_length", "int", 512, low=8, high=1_000_000, doc="Longer rows are cut"),
+    Field("max_seq_length", "int", low=8, high=1_000_000, doc="Longer rows are cut; 512, or the model's window if that is less"),
     Field("mask_prompt", "bool", True, doc="Learn answers only"),
     Field("loss_on", "text", "last", choices=("last", "all"), doc="Learn the last answer of a chat, or every one"),
     Field("seed", "int", 0, low=0, high=2**31 - 1, doc="Seed of everything random"),
@@ -122,7 +124,12 @@ def check(body: dict[str, Any], project: str | None) -> dict[str, Any]:
     if order["warm_start_adapter"] is not None:
         order["warm_start_adapter"] = warm_start.check(order, model, project)
     order["data"] = data.choose(order, project)
-    order["data"]["inspection"] = data.inspect(order["data"], FORMATS[order["method"]])
+    order["data"]["inspection"] = found = data.inspect(order["data"], FORMATS[order["method"]])
+    if not model.chat_template and set(found["train"]["formats"]) != {"text"}:
+        raise invalid("model", f"{model.id} has no chat template: it can learn from rows with a text key only.")
+    if not order["valid_fraction"] and not (found["valid"] or {}).get("rows"):
+        vain = [name for name, plain in (("early_stop_patience", 0), ("keep", "last")) if order[name] != plain]
+        found["warnings"] += [f"{vain[0]} has nothing to go by: the run has no validation rows."] if vain else []
     return order
 
 
@@ -162,7 +169,9 @@ def _settle(order: dict[str, Any], model: LocalModel) -> None:
         order["learning_rate"] = LEARNING_RATES[order["method"]]
     if order["num_layers"] == 0:
         raise invalid("num_layers", "num_layers must be -1 or at least 1.")
-    if model.context and order["max_seq_length"] > model.context:
+    if order["max_seq_length"] is None:
+        order["max_seq_length"] = min(SEQUENCE, model.context or SEQUENCE)
+    elif model.context and order["max_seq_length"] > model.context:
         raise invalid("max_seq_length", f"max_seq_length must be at most {model.context}, the model's window.")
     if order["target_modules"] is not None:
         _check_modules(order["target_modules"], model)

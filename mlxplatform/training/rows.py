@@ -51,7 +51,7 @@ LISTED = 20
 
 @dataclass(frozen=True)
 class Example:
-    """One row, checked. ``turns`` is set for chats, ``text`` for plain text; ``rejected`` only for preferences.
+    """One row, checked. ``turns`` is set for chats, ``text`` for plain text; ``rejected`` (prompt included) only for preferences.
 
     Turns the model learns are assistant turns with weight 1.
     """
@@ -61,6 +61,7 @@ class Example:
     tools: list[Tool] = field(default_factory=list)
     text: str = ""
     rejected: list[Message] = field(default_factory=list)
+    rejected_weights: list[int] = field(default_factory=list)
 
 
 class BadRow(ValueError):
@@ -92,6 +93,7 @@ class Inspection:
         return {
             "rows": self.rows,
             "format": self.format,
+            "formats": dict(self.formats),
             "bad_rows": self.bad,
             "duplicates": self.duplicates,
             "problems": self.problems,
@@ -215,9 +217,10 @@ def _preference(row: dict[str, Any]) -> Example:
 
 
 def _pair(prompt: list[Message], chosen: list[Message], rejected: list[Message], tools: list[Tool]) -> Example:
-    if not chosen or not rejected:
-        raise BadRow("needs a chosen and a rejected answer")
-    return Example(prompt + chosen, [0] * len(prompt) + [1] * len(chosen), tools, rejected=prompt + rejected)
+    sides = [[0] * len(prompt) + [int(turn.role == "assistant") for turn in answer] for answer in (chosen, rejected)]
+    if not all(map(any, sides)):
+        raise BadRow("needs a chosen and a rejected answer, each with a turn of the assistant")
+    return Example(prompt + chosen, sides[0], tools, rejected=prompt + rejected, rejected_weights=sides[1])
 
 
 def _with_system(row: dict[str, Any], turns: list[Message]) -> list[Message]:
@@ -311,8 +314,11 @@ def _listed(names: Any) -> str:
     return ", ".join(name[:40] for name in shown) or "nothing"
 
 
-def split(found: list[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:
-    """(train, valid), disjoint; the share is rounded down, so few rows give no validation set rather than no training."""
+def split(found: list[tuple[int, dict[str, Any]]], share: float, seed: int) -> tuple[list[Any], list[Any]]:
+    """(train, valid) of numbered rows, disjoint also by content: of rows that are the same, none is held back while another
+    is learned. The share is rounded down, so few rows give no validation set rather than no training."""
     count = int(len(found) * share)
     chosen = set(np.random.Generator(np.random.PCG64(seed)).permutation(len(found))[:count].tolist())
-    return [r for n, r in enumerate(found) if n not in chosen], [r for n, r in enumerate(found) if n in chosen]
+    learned = {row_digest(row) for n, (_, row) in enumerate(found) if n not in chosen}
+    held = {n for n in chosen if row_digest(found[n][1]) not in learned}
+    return [r for n, r in enumerate(found) if n not in held], [r for n, r in enumerate(found) if n in held]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,17 @@ from mlxplatform.library.local_adapters import LocalAdapter
 from mlxplatform.library.local_models import LocalModel
 from mlxplatform.training.models import Adapter
 
-#: What both runs must agree on for the weights to find their places.
-_SHARED = ("fine_tune_type", "rank", "rank_scaling", "num_layers", "target_modules")
+#: What both runs must agree on for the weights to find their places and to have the effect there that they had, and what
+#: runs of before there was such a field did.
+_SHARED = {
+    "fine_tune_type": None,
+    "rank": None,
+    "rank_scaling": "constant",
+    "num_layers": None,
+    "target_modules": None,
+    "scale": None,
+    "rs_lora": False,
+}
 
 
 def check(order: dict[str, Any], model: LocalModel, project: str | None) -> str:
@@ -33,10 +43,10 @@ def check(order: dict[str, Any], model: LocalModel, project: str | None) -> str:
         raise invalid("warm_start_adapter", "A merged adapter cannot be started from; start from one of those it was made of.")
     if (adapter.base_model, adapter.base_revision) != (model.id, model.revision):
         raise invalid("warm_start_adapter", f"That adapter was made for {adapter.base_model}, as it was then.")
-    for name in _SHARED:
-        theirs = adapter.config.get(name, "constant" if name == "rank_scaling" else None)
+    for name, before in _SHARED.items():
+        theirs = adapter.config.get(name, before)
         if theirs != order[name]:
-            raise invalid(name, f"{name} must be {theirs} to start from that adapter.")
+            raise invalid(name, f"{name} must be {json.dumps(theirs)} to start from that adapter.")
     return local.id
 
 

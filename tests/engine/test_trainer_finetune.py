@@ -357,6 +357,8 @@ def test_a_run_starts_from_another_adapters_weights(worker: Pulse) -> None:
     assert begun == pytest.approx(ended, rel=0.05) and begun < curve_of(first)["train"][0]["loss"] / 2
     for fields, param in (
         ({"rank": 4}, "rank"),
+        ({"scale": 10.0}, "scale"),
+        ({"rs_lora": True}, "rs_lora"),
         ({"fine_tune_type": "dora"}, "fine_tune_type"),
         ({"warm_start_adapter": "ad_nothing"}, "warm_start_adapter"),
     ):

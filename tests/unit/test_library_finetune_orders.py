@@ -85,6 +85,47 @@ def test_given_hyperparameters_and_mlx_fields_are_kept() -> None:
     assert job["method"]["dpo"]["hyperparameters"]["beta"] == 0.2
 
 
+def test_rows_are_cut_at_the_models_window_where_that_is_less_than_the_default() -> None:
+    tiny_model.install(settings.HOME, "short-order", context=256)
+
+    assert create(model="short-order", training_file=upload())[0] == 200
+    assert create(training_file=upload())[0] == 200
+    assert [job.config["max_seq_length"] for job in Job.objects.order_by("created_at")] == [256, 512]
+
+
+def test_a_model_without_a_chat_template_learns_from_text_only() -> None:
+    folder = tiny_model.install(settings.HOME, "wordless-order")
+    (folder / "tokenizer_config.json").write_text("{}")
+
+    for rows in ([ROW] * 3, [ROW, {"text": "once"}]):
+        status, answer = create(model="wordless-order", training_file=upload(rows))
+        assert (status, answer["error"]["param"]) == (400, "model") and "no chat template" in answer["error"]["message"]
+    assert create(model="wordless-order", training_file=upload([{"text": "once"}] * 3))[0] == 200
+
+
+@pytest.mark.parametrize("fields", [{"early_stop_patience": 3}, {"keep": "best"}])
+def test_a_wish_that_needs_validation_rows_is_warned_of_without_any(fields: dict[str, Any]) -> None:
+    body = {"model": "tiny-order", "training_file": upload(), **fields}
+    (name,) = fields
+
+    said = post("/api/finetune/submit", body)[1]["warnings"]
+    assert f"{name} has nothing to go by: the run has no validation rows." in said
+    for more in ({"valid_fraction": 0.1}, {"validation_file": upload()}):
+        assert not any("nothing to go by" in line for line in post("/api/finetune/submit", {**body, **more})[1]["warnings"])
+
+
+@pytest.mark.parametrize("side", ["preferred_output", "non_preferred_output"])
+def test_a_preference_needs_an_answer_of_the_assistant_on_both_sides(side: str) -> None:
+    row = {
+        "input": {"messages": [{"role": "user", "content": "code?"}]},
+        "preferred_output": [{"role": "assistant", "content": "ZX-81"}],
+        "non_preferred_output": [{"role": "assistant", "content": "no"}],
+    }
+    status, answer = create(training_file=upload([row | {side: [{"role": "user", "content": "ZX-81"}]}]), method={"type": "dpo"})
+
+    assert (status, answer["error"]["param"]) == (400, "training_file") and "turn of the assistant" in answer["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("change", "status", "param"),
     [

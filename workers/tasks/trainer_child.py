@@ -248,6 +248,8 @@ class Run:
                 if kind == "yielded":
                     self.lease.release()
                     self._lent = True
+                    if self._wish == "finish":  # how long others need is not up to it
+                        self._kill_at = float("inf")
                     self.ctx.stage(
                         "yielded", message=self._forbidden() or "Others use the GPU first; the work goes on after them."
                     )
@@ -260,7 +262,7 @@ class Run:
                 self._leaving = True
                 self._ask(child, "pause")
             self._share(child)
-            if not self._wish and time.monotonic() - asked_at > ASK_FINISH:
+            if not self._wish and not self._lent and time.monotonic() - asked_at > ASK_FINISH:
                 asked_at = time.monotonic()
                 if self.finish_asked():
                     self._ask(child, "finish")
@@ -268,11 +270,14 @@ class Run:
 
     def _share(self, child: Child) -> None:
         """Ask the child to make way, or to go on when the lease is ours again and the machine may work."""
+        finishing = self._wish == "finish"  # said when the child was about to make way: it publishes after that
         if self._lent:
-            if not self._wish and not self._forbidden() and self._granted(LOOK):
+            if (finishing or not self._wish) and not self._forbidden() and self._granted(LOOK):
                 self._lent = self._asked_to_yield = False
+                if finishing:
+                    self._kill_at = time.monotonic() + GRACE["finish"]
                 child.say({"op": "continue"})
-        elif not self._asked_to_yield and (self.lease.wanted or self._forbidden()):
+        elif not self._asked_to_yield and not finishing and (self.lease.wanted or self._forbidden()):
             self._asked_to_yield = True
             child.say({"op": "yield"})
 

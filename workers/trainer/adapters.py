@@ -137,13 +137,21 @@ def _filled_up(name: str, value: mx.array, rank: int) -> mx.array:
     return mx.pad(value, [(0, rank - value.shape[0]), (0, 0)]) if name.endswith(".lora_b") else value
 
 
+def _cut(name: str, value: mx.array, rank: int | None) -> mx.array:
+    """Without what :func:`_filled_up` added."""
+    if rank is None or not name.endswith((".lora_a", ".lora_b")):
+        return value
+    return value[:, :rank] if name.endswith(".lora_a") else value[:rank]
+
+
 def warm_start(model: nn.Module, folder: Path) -> None:
     """Put another adapter's weights into a model whose adapter layers are attached; only weights, nothing else of its run.
 
     Raises:
         Explained: its layers or ranks are others.
     """
-    _load_into(model, folder)
+    applied = read_config(folder).get("applied_ranks")
+    _load_into(model, folder, applied if isinstance(applied, dict) else {})
 
 
 def mount(model: nn.Module, folder: Path) -> dict[str, Any]:
@@ -158,9 +166,11 @@ def mount(model: nn.Module, folder: Path) -> dict[str, Any]:
     return config
 
 
-def _load_into(model: nn.Module, folder: Path) -> None:
+def _load_into(model: nn.Module, folder: Path, ranks: dict[str, int] | None = None) -> None:
+    """``ranks``: the layers' own, where the file has all filled up to one."""
     try:
         weights: Any = mx.load(str(folder / WEIGHTS))
+        weights = {name: _cut(name, value, (ranks or {}).get(name.rpartition(".")[0])) for name, value in weights.items()}
     except (FileNotFoundError, RuntimeError, ValueError) as error:
         raise Explained("adapter_incomplete", "The adapter's weights are missing or unreadable.") from error
     flat: Any = tree_flatten(model.parameters())

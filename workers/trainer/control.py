@@ -1,11 +1,12 @@
 """What the supervisor tells a trainer child while it works, read from stdin by a thread.
 
 The first line is the task. Later lines are ``{"op": ...}``: ``cancel`` (stop, keep nothing), ``pause`` (stop
-after writing a checkpoint), ``finish`` (stop and publish what there is), ``yield`` and ``continue`` (let
-somebody else use the GPU between two steps). End of input means that the supervisor is gone: the child ends
+after writing a checkpoint), ``finish`` (train no further and publish what there is), ``yield`` and ``continue``
+(let somebody else use the GPU between two steps). End of input means that the supervisor is gone: the child ends
 at once, and its checkpoints stay for the next attempt.
 
-The main thread asks :meth:`Control.between_steps`; nothing is ever interrupted inside a native call.
+The main thread asks :meth:`Control.between_steps`; nothing is ever interrupted inside a native call. A wish to finish
+interrupts nothing: whoever has something to publish looks at :attr:`Control.finishing` where that is so.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from workers.trainer import report
 
 
 class Stop(Exception):
-    """The supervisor asked for an end; ``op`` is cancel, pause or finish."""
+    """The supervisor asked for an end; ``op`` is cancel or pause."""
 
     def __init__(self, op: str):
         super().__init__(op)
@@ -36,6 +37,8 @@ class Control:
         self._changed = threading.Condition()
         self._stop = ""
         self._yielding = False
+        #: A person wants what there is, as soon as there is something.
+        self.finishing = False
         self.on_yield = on_yield
 
     def read_task(self) -> dict[str, Any]:
@@ -69,9 +72,11 @@ class Control:
             except (ValueError, AttributeError):
                 continue
             with self._changed:
-                if op in {"cancel", "pause", "finish"}:
+                if op in {"cancel", "pause"}:
                     # The strictest wish wins: a cancel after a pause is a cancel.
                     self._stop = op if op == "cancel" or not self._stop else self._stop
+                elif op == "finish":
+                    self.finishing = True
                 elif op in {"yield", "continue"}:
                     self._yielding = op == "yield"
                 self._changed.notify_all()

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mlxplatform.inference.contract import Message, Refusal
+from mlxplatform.inference.contract import Message, Refusal, Tool
 from mlxplatform.training import rows
 from workers.prepare import messages
 from workers.prepare.encode import PromptEncoder
@@ -77,8 +77,8 @@ class Encoder:
         for _, row in found:
             example = rows.example(row)
             try:
-                chosen = self._text(example.text) if example.text else self._chat(example.turns, example)
-                rejected = self._chat(example.rejected, example) if example.rejected else None
+                chosen = self._text(example.text) if example.text else self._chat(example.turns, example.weights, example.tools)
+                rejected = self._chat(example.rejected, example.rejected_weights, example.tools) if example.rejected else None
             except Refusal:
                 out.skipped["template_refused"] += 1
                 continue
@@ -102,35 +102,34 @@ class Encoder:
             ids = [*ids, end]
         return _tokens(ids, np.ones(len(ids), np.int8))
 
-    def _chat(self, turns: list[Message], example: rows.Example) -> Tokens:
+    def _chat(self, turns: list[Message], weights: list[int], tools: list[Tool]) -> Tokens:
         if not self._source:
             raise Explained("no_chat_template", "This model has no chat template; train it on rows with a text key.")
-        ids = self._ids(turns, example, answer=False)
+        ids = self._ids(turns, tools, answer=False)
         mask = np.zeros(len(ids), np.int8)
         if not self._mask_prompt:
             mask[:] = 1
             return _tokens(ids, mask)
-        weights = example.weights if len(example.weights) == len(turns) else [int(t.role == "assistant") for t in turns]
         learned = [index for index, weight in enumerate(weights) if weight]
         for index in learned if self._every_turn else learned[-1:]:
-            before = self._ids(turns[:index], example, answer=True)
-            through = ids if index == len(turns) - 1 else self._ids(turns[: index + 1], example, answer=False)
+            before = self._ids(turns[:index], tools, answer=True)
+            through = ids if index == len(turns) - 1 else self._ids(turns[: index + 1], tools, answer=False)
             start = min(_shared(before, ids), len(through) - 1)
             mask[start : max(_shared(through, ids), start + 1)] = 1
         return _tokens(ids, mask)
 
-    def _ids(self, turns: list[Message], example: rows.Example, *, answer: bool) -> list[int]:
+    def _ids(self, turns: list[Message], tools: list[Tool], *, answer: bool) -> list[int]:
         """Ids of a conversation, rendered as serving renders it; ``answer`` opens the assistant's next turn."""
         can = messages.UNPROBED
-        if messages.uses_tools(turns, example.tools):
+        if messages.uses_tools(turns, tools):
             can = messages.abilities(self._source, tuple(sorted(self._model.special.items())))
-        said, tools = messages.conversation(turns, example.tools, can)
+        said, described = messages.conversation(turns, tools, can)
         text = render(
             self._source,
             {
                 **self._model.special,
                 "messages": self._encode.seal(said),
-                "tools": tools,
+                "tools": described,
                 "documents": None,
                 "add_generation_prompt": answer,
             },

@@ -2,7 +2,7 @@
 
 Our own loop around mlx-lm's layers, because its trainer knows no stop, no resume of the optimizer and no
 best weights. Between two steps the supervisor's wishes are looked at; a checkpoint is written at every
-``steps_per_save``, at every pause, and before the end.
+``steps_per_save`` and at every pause, with gradients that wait for their update and a validation that was interrupted.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import mlx.optimizers as optim
 import numpy as np
 from mlx import nn
 
-from mlxplatform.training import rows
-from workers.trainer import adapters, checkpoint, examples, model_files, objectives, optimizing, ranks, report
+from workers.trainer import adapters, checkpoint, gathering, model_files, objectives, optimizing, ranks, report
 from workers.trainer.batches import Plan, padded
 from workers.trainer.control import Control, Stop
 from workers.trainer.examples import Collected
@@ -34,7 +33,7 @@ _SPREAD = 1_000_003
 def run(task: dict[str, Any], control: Control) -> dict[str, Any]:
     """Train ``task["source"]`` on ``task["train"]`` and publish the result."""
     report.stage("dataset", 0.0, "Reading the data.")
-    train, valid = _collect(task)
+    train, valid = gathering.collect(task)
     control.between_steps()
     report.stage("load", 0.01, "Loading the model.")
     model = _load(task)
@@ -77,73 +76,108 @@ class Trainer:
             "best": None,
             "since_best": 0,
             "metrics_bytes": 0,
+            #: The step whose validation was begun and not ended.
+            "validating": None,
         }
+        #: Sum of gradients that wait for the rest of their update.
+        self._pending: Any = None
         self._references: tuple[list[float], list[float]] | None = None
 
     def train(self) -> str:
         """Run to the last step, to early stopping or to a wish; answers which: done, early_stop or finish."""
+        if self.task["method"] == "dpo":  # before a checkpoint is put in: the reference is what training begins from
+            self._references = self._reference_sums(self.train_rows), self._reference_sums(self.valid_rows)
         found = checkpoint.latest(self.folder)
         if found is not None:
-            self.state = checkpoint.load(found, self.model, self.optimizer)
+            saved, self._pending = checkpoint.load(found, self.model, self.optimizer)
+            self.state |= saved
             report.stage("resumed", self._progress(), f"Going on from step {self.state['step']}.", step=self.state["step"])
         self._open_metrics()
-        if self.task["method"] == "dpo":
-            self._references = self._reference_sums(self.train_rows), self._reference_sums(self.valid_rows)
-        step = self._step_function()
+        self._step = self._step_function()
         self.model.train()
-        pending = None
-        while self.state["step"] < self.steps:
-            try:
-                self.control.between_steps()
-            except Stop as stop:
-                if stop.op == "finish":
-                    return "finish"
-                if stop.op == "pause" and pending is None:
-                    self._save()
-                raise
-            if self.valid_rows.chosen and self.state["step"] == 0 and not self.state["vals"]:
-                self._validate()
-            began = time.perf_counter()
-            number = self.state["step"] + 1
-            # A pure function of the step: dropout of a resumed run equals that of an uninterrupted one.
-            mx.random.seed(self.task["seed"] * _SPREAD + number)
-            update = number % self.accumulate == 0 or number == self.steps
-            figures, pending, norm = step(self._batch(self.train_rows, self.plan.rows(number), 0), pending, update)
-            mx.eval(self._compiled_state, figures, pending, norm)
-            self._count(number, [float(f.item()) for f in figures], float(norm.item()), time.perf_counter() - began)
-            if number % self.task["steps_per_report"] == 0 or number == self.steps:
-                self._report()
-            if self.valid_rows.chosen and (number % self.task["steps_per_eval"] == 0 or number == self.steps):
-                self._validate()
-            if pending is None and number % self.task["steps_per_save"] == 0 and number < self.steps:
+        try:
+            return self._steps()
+        except Stop as stop:
+            if stop.op == "pause":
                 self._save()
-            if self.task.get("keep_checkpoints") and number % self._keep_every == 0 and number < self.steps:
-                checkpoint.keep(self.folder, self.model, number, self.task["keep_checkpoints"])
-            patience = self.task["early_stop_patience"]
-            if patience and self.state["since_best"] >= patience:
-                report.emit("log", line=f"Validation did not improve {patience} times in a row: stopped at step {number}.")
+            raise
+
+    def _steps(self) -> str:
+        if self.valid_rows.chosen and self.state["step"] == 0 and not self.state["vals"]:
+            self._validate()
+        if self.state["validating"] and self._validated(self.state["validating"]):
+            return "early_stop"
+        while self.state["step"] < self.steps:
+            self.control.between_steps()
+            # There is nothing to publish before the first update, and nothing whole within one.
+            if self.control.finishing and self.state["step"] and self._pending is None:
+                return "finish"
+            if self._one_step(self.state["step"] + 1):
                 return "early_stop"
         return "done"
+
+    def _one_step(self, number: int) -> bool:
+        """Train on one batch and tell what is due; answers whether to stop early."""
+        began = time.perf_counter()
+        # A pure function of the step: dropout of a resumed run equals that of an uninterrupted one.
+        mx.random.seed(self.task["seed"] * _SPREAD + number)
+        in_update = (number - 1) % self.accumulate + 1  # the last update may have fewer steps than the others
+        whole = in_update == self.accumulate or number == self.steps
+        batch = self._batch(self.train_rows, self.plan.rows(number), 0)
+        figures, self._pending, norm = self._step(batch, self._pending, in_update if whole else 0)
+        mx.eval(self._compiled_state, figures, self._pending, norm)
+        self._count(number, [float(f.item()) for f in figures], float(norm.item()), time.perf_counter() - began)
+        last = number == self.steps
+        if number % self.task["steps_per_report"] == 0 or last:
+            self._report()
+        if self.valid_rows.chosen and (number % self.task["steps_per_eval"] == 0 or last):
+            self.state["validating"] = number
+        if not self.state["validating"]:
+            self._settle(number)
+            return False
+        return self._validated(number)
+
+    def _validated(self, number: int) -> bool:
+        """Validate after a step; answers whether it was once too often without improvement."""
+        self._validate()
+        self.state["validating"] = None
+        self._settle(number)
+        patience = self.task["early_stop_patience"]
+        if not patience or self.state["since_best"] < patience:
+            return False
+        report.emit("log", line=f"Validation did not improve {patience} times in a row: stopped at step {number}.")
+        return True
+
+    def _settle(self, number: int) -> None:
+        """Keep what is to be kept of a step."""
+        if number == self.steps:
+            return
+        if number % self.task["steps_per_save"] == 0:
+            self._save()
+        if self.task.get("keep_checkpoints") and number % self._keep_every == 0:
+            checkpoint.keep(self.folder, self.model, number, self.task["keep_checkpoints"])
 
     # -- one step ------------------------------------------------------------------------------------------
 
     def _step_function(self) -> Any:
         value_and_grad = nn.value_and_grad(self.model, self.objective)
-        clip, accumulate = self.task["grad_clip_norm"], self.accumulate
+        clip = self.task["grad_clip_norm"]
         self._compiled_state = [self.model.state, self.optimizer.state, mx.random.state]
 
         @partial(mx.compile, inputs=self._compiled_state, outputs=self._compiled_state)
-        def step(batch: objectives.Batch, before: Any, update: bool) -> tuple[Any, Any, mx.array]:
+        def step(batch: objectives.Batch, before: Any, summed: int) -> tuple[Any, Any, mx.array]:
+            """``summed``: of how many steps this is the last before an update; 0 before the last."""
             figures, gradient = value_and_grad(self.model, *batch)
             if before is not None:
                 gradient = _added(gradient, before)
-            if not update:
+            if not summed:
                 return figures, gradient, mx.array(0.0)
-            if accumulate > 1:
-                gradient = _scaled(gradient, 1 / accumulate)
-            norm = mx.array(0.0)
+            if summed > 1:
+                gradient = _scaled(gradient, 1 / summed)
             if clip:
                 gradient, norm = optim.clip_grad_norm(gradient, clip)
+            else:
+                _, norm = optim.clip_grad_norm(gradient, 1.0)
             self.optimizer.update(self.model, gradient)
             return figures, None, norm
 
@@ -159,12 +193,8 @@ class Trainer:
         return batch
 
     def _reference_sums(self, data: Collected) -> list[float]:
-        """Log-probability of each chosen, then each rejected answer under the model as it was before training."""
-        if not data.chosen:
-            return []
-        adapted = [(module, module.scale) for module in self.model.modules() if "lora_a" in module]
-        for module, _ in adapted:
-            module.scale = 0.0
+        """Log-probability of each chosen, then each rejected answer under the model as training finds it: the base, or
+        with the adapter that the run starts from."""
         self.model.eval()
         sums = []
         sides = [*data.chosen, *data.rejected]
@@ -175,16 +205,14 @@ class Trainer:
             sums.append(_number(total))
             if index % 50 == 0:
                 report.stage("reference", 0.01, "Measuring the reference.", row=index, rows=len(sides))
-        for module, scale in adapted:
-            module.scale = scale
         return sums
 
     # -- figures -------------------------------------------------------------------------------------------
 
     def _count(self, number: int, figures: list[float], norm: float, seconds: float) -> None:
         loss, tokens, correct, counted, margin = figures
-        if not math.isfinite(loss):
-            raise Explained("loss_not_finite", f"The loss became {'NaN' if math.isnan(loss) else 'infinite'} at step {number}.")
+        _require_finite(loss, "loss", number)
+        _require_finite(norm, "norm of the gradient", number)
         state, window = self.state, self.state["window"]
         state["step"] = number
         state["trained_tokens"] += int(tokens)
@@ -230,6 +258,7 @@ class Trainer:
             weight = tokens.item() if self.task["method"] == "sft" else counted.item()
             sums += np.array([loss.item() * weight, weight, correct.item(), counted.item()])
         self.model.train()
+        _require_finite(float(sums[0]), "validation loss", self.state["step"])
         values = {
             "loss": _short(sums[0] / max(sums[1], 1)),
             "accuracy": _short(sums[2] / max(sums[3], 1)),
@@ -241,7 +270,7 @@ class Trainer:
         if state["best"] is None or values["loss"] < state["best"]["loss"]:
             state["best"], state["since_best"] = {"step": state["step"], "loss": values["loss"]}, 0
             if self.task["keep"] == "best":
-                checkpoint.save_best(self.folder, self.model)
+                checkpoint.save_best(self.folder, self.model, state["step"])
         else:
             state["since_best"] += 1
         self._metric("val", state["step"], values)
@@ -269,52 +298,11 @@ class Trainer:
             out.truncate(self.state["metrics_bytes"])
 
     def _save(self) -> None:
-        checkpoint.save(self.folder, self.model, self.optimizer, self.state)
+        checkpoint.save(self.folder, self.model, self.optimizer, self.state, self._pending)
         report.emit("artefact", name="checkpoint", step=self.state["step"])
 
     def _progress(self) -> float:
         return 0.02 + 0.96 * self.state["step"] / self.steps
-
-
-def _collect(task: dict[str, Any]) -> tuple[Collected, Collected]:
-    """Both files as token sequences; refused when nothing is left to learn from."""
-    encoder = examples.Encoder(
-        Path(task["source"]), limit=task["max_seq_length"], mask_prompt=task["mask_prompt"], every_turn=task["loss_on"] == "all"
-    )
-    train_rows = _rows(task, "train", "training_file")
-    valid_rows = _rows(task, "valid", "validation_file") if task["valid"] else []
-    if task["valid_fraction"] and not valid_rows:
-        train_rows, valid_rows = rows.split(train_rows, task["valid_fraction"], task["seed"])
-        if not valid_rows:
-            report.emit("log", line="Too few rows for a validation share: the run has no validation set.")
-    train, valid = encoder.collect(train_rows), encoder.collect(valid_rows)
-    for name, data in (("train", train), ("valid", valid)):
-        described = data.describe()
-        if name == "train" or valid_rows:
-            report.emit("metric", kind="dataset", step=0, split=name, **described)
-        if data.skipped:
-            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(data.skipped.items()))
-            report.emit("log", line=f"{name}: skipped {sum(data.skipped.values())} rows ({reasons}).")
-        if data.truncated:
-            report.emit("log", line=f"{name}: {data.truncated} rows were cut to {task['max_seq_length']} tokens.")
-    if not train.chosen and train.skipped.keys() == {"template_refused"}:
-        raise Explained("template_failed", "The model's chat template cannot render any of these rows.")
-    if not train.chosen:
-        message = f"No row has a trainable token within {task['max_seq_length']} tokens."
-        raise Explained("no_trainable_rows", message, _source(task, "training_file"))
-    return train, valid
-
-
-def _rows(task: dict[str, Any], part: str, param: str) -> list[tuple[int, dict[str, Any]]]:
-    try:
-        return list(rows.read(Path(task[part]), tuple(task["formats"])))
-    except OSError:
-        raise Explained("file_not_found", f"The rows of {part} cannot be read any more.", _source(task, param)) from None
-
-
-def _source(task: dict[str, Any], file: str) -> str:
-    """The field of the order that names a part's rows."""
-    return "dataset" if "dataset" in task["lineage"] else file
 
 
 def _load(task: dict[str, Any]) -> nn.Module:
@@ -359,6 +347,15 @@ def _objective(task: dict[str, Any]) -> Any:
 
 def _empty_window() -> dict[str, float]:
     return dict.fromkeys(("loss", "tokens", "correct", "counted", "margin", "steps", "seconds", "norm"), 0.0)
+
+
+def _require_finite(value: float, what: str, step: int) -> None:
+    """
+    Raises:
+        Explained: nothing can be learned from here on, and what was is spoiled.
+    """
+    if not math.isfinite(value):
+        raise Explained("loss_not_finite", f"The {what} became {'NaN' if math.isnan(value) else 'infinite'} at step {step}.")
 
 
 def _number(value: mx.array) -> float:

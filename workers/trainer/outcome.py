@@ -30,11 +30,12 @@ class Trained(Protocol):
 
 def publish(task: dict[str, Any], model: nn.Module, config: dict[str, Any], trainer: Trained, outcome: str) -> dict[str, Any]:
     """Write the result under its name, whole or not at all; answers what the job answers."""
-    best = checkpoint.best(trainer.folder) if task["keep"] == "best" else None
-    if best is not None:
-        checkpoint.load_weights(best, model)
     state = trainer.state
-    step = state["best"]["step"] if best is not None else state["step"]
+    best = state["best"] if task["keep"] == "best" else None
+    if best is not None:
+        checkpoint.load_weights(checkpoint.best_of(trainer.folder, best["step"]), model)
+    step = best["step"] if best is not None else state["step"]
+    _require_numbers(model, step)
     result: dict[str, Any] = {
         "outcome": outcome,
         "base_model": task["model"],
@@ -58,6 +59,7 @@ def publish(task: dict[str, Any], model: nn.Module, config: dict[str, Any], trai
             source = Path(task["source"])
             _, base_config = model_files.load(source, dense=True)
             model_files.cast(model, task["dtype"])
+            _require_numbers(model, step)  # float16 ends at 65504
             base_config["torch_dtype"] = task["dtype"]
             result["bytes"] = model_files.tensor_bytes(model)
             model_files.save(folder, source, model, base_config)
@@ -76,6 +78,16 @@ def publish(task: dict[str, Any], model: nn.Module, config: dict[str, Any], trai
         except publication.NameTaken:
             raise Explained("name_taken", f"{name} exists already; nothing was changed.") from None
     return result
+
+
+def _require_numbers(model: nn.Module, step: int) -> None:
+    """
+    Raises:
+        Explained: a weight is NaN or infinite, as after a last update that nothing was computed with any more.
+    """
+    for name, value in checkpoint.trained_weights(model).items():
+        if not mx.isfinite(value).all().item():
+            raise Explained("loss_not_finite", f"After step {step} {name} holds NaN or infinity; nothing is published.")
 
 
 def _write_checkpoints(folder: Path, model: nn.Module, config: dict[str, Any], trainer: Trained, result: int) -> list[int]:
