@@ -32,6 +32,7 @@ __all__ = [
     "always_trims",
     "can_trim_prompt_cache",
     "make_prompt_cache",
+    "reusable",
     "trim_prompt_cache",
 ]
 
@@ -118,6 +119,22 @@ class Chooser(Protocol):
 def always_trims(model: Any) -> bool:
     """Whether this model's caches can be cut to any length, whatever they hold; windowed and recurrent ones cannot."""
     return all(type(layer) is KVCache for layer in make_prompt_cache(model))
+
+
+def reusable(cache: list[Any] | None, covered: int, tokens: list[int], *, merged: bool) -> tuple[list[Any] | None, int]:
+    """A cache of the first ``covered`` tokens as a sequence of ``tokens`` can go on from, one token at least being left to
+    feed; ``(None, 0)`` when it cannot. ``merged``: it will have to join those of a batch."""
+    if cache is None:
+        return None, 0
+    excess = covered - (len(tokens) - 1)
+    if excess > 0:
+        if not can_trim_prompt_cache(cache):
+            return None, 0
+        trim_prompt_cache(cache, excess)
+        covered -= excess
+    if covered <= 0 or (merged and not all(hasattr(layer, "merge") for layer in cache)):
+        return None, 0
+    return cache, covered
 
 
 #: mlx-lm annotates its attributes for its own samplers; ours are rows.

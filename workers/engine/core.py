@@ -18,7 +18,7 @@ import mlx.core as mx
 import structlog
 
 from workers.engine import batch as batching
-from workers.engine import boundaries, schedule
+from workers.engine import boundaries, schedule, suspicion
 from workers.engine.adapters import AdapterRefused
 from workers.engine.prefix_tree import shared_length
 from workers.engine.protocol import Broken, Ended, Progress, Start, Step, Token
@@ -28,10 +28,6 @@ log = structlog.get_logger(__name__)
 
 #: Prompts prefilled together.
 PREFILL_GROUP = 8
-#: Tokens emitted since the last failure that clear a sequence of earlier ones.
-PROGRESS = 16
-#: Failures that make a suspect, and tokens past the place of failure that acquit it.
-SUSPECT_FAILURES, ACQUITTAL = 2, 2
 #: First guess of the prefill speed, tokens per second, until one was measured.
 FIRST_PREFILL_RATE = 300.0
 #: Weight of a new measurement of the prefill speed.
@@ -168,7 +164,7 @@ class Core:
             self._on_prefill(sequence, response, progress)
         for response in responses:
             sequence = by_uid[response.uid]
-            sequence.alone = sequence.alone and len(sequence.emitted) < sequence.mark + ACQUITTAL
+            suspicion.after_token(sequence)
             fault = sequence.row.fault
             if fault is not None:
                 broken.append(Broken(sequence.seq, fault.code, fault.message, fault.status))
@@ -266,8 +262,11 @@ class Core:
     def _insert(self, sequence: Sequence, broken: list[Broken], following: Sequence | None = None) -> None:
         """Give a sequence to the generator, reusing what cache there is. One token is always left to feed."""
         tokens = sequence.tokens
-        cache, covered = self._reusable(sequence, tokens)
         order = sequence.order
+        cache, covered = sequence.cache, sequence.covered
+        if cache is None and self.prefix is not None:
+            cache, covered = self.prefix.fetch(order.adapter, tokens)
+        cache, covered = batching.reusable(cache, covered, tokens, merged=self._make_batch is None)
         sequence.cache, sequence.covered = None, 0
         if sequence.reused is None:
             sequence.reused = min(covered, len(order.prompt))
@@ -301,23 +300,6 @@ class Core:
             return
         sequence.decoding, sequence.rest = False, len(rest)
         self._running[sequence.seq] = sequence
-
-    def _reusable(self, sequence: Sequence, tokens: list[int]) -> tuple[list[Any] | None, int]:
-        """A cache for a true prefix of ``tokens`` and its length."""
-        cache, covered = sequence.cache, sequence.covered
-        if cache is None and self.prefix is not None:
-            cache, covered = self.prefix.fetch(sequence.order.adapter, tokens)
-        if cache is None:
-            return None, 0
-        excess = covered - (len(tokens) - 1)
-        if excess > 0:
-            if not batching.can_trim_prompt_cache(cache):
-                return None, 0
-            batching.trim_prompt_cache(cache, excess)
-            covered -= excess
-        if covered <= 0 or (self._make_batch is None and not all(hasattr(layer, "merge") for layer in cache)):
-            return None, 0
-        return cache, covered
 
     def _stop(self, eos: list[int]) -> batching.StopSequences:
         key = tuple(eos)
@@ -353,24 +335,14 @@ class Core:
         )
 
     def _recover(self, error: Exception) -> list[Broken]:
-        """Rebuild the generator and put every sequence back.
-
-        Who was there at two failures without having got on in between runs alone until it has passed the
-        place; who fails while alone is the culprit and ends.
-        """
+        """Rebuild the generator and put every sequence back, except the one that is to blame."""
         self.rebuilds += 1
         survivors = list(self._running.values())
         self._running.clear()
         self._batch.close()
         self._batch = self._new_batch()
-        for sequence in survivors:
-            if len(sequence.emitted) - sequence.mark >= PROGRESS:
-                sequence.failures = 0
-            sequence.failures += 1
-            sequence.mark = len(sequence.emitted)
-            sequence.alone = sequence.failures >= SUSPECT_FAILURES
-        if len(survivors) == 1 and survivors[0].alone:
-            (culprit,) = survivors
+        culprit = suspicion.after_failure(survivors)
+        if culprit is not None:
             self._sequences.pop(culprit.seq, None)
             log.error("engine.sequence_given_up", seq=culprit.seq, error=type(error).__name__)
             return [Broken(culprit.seq, "engine_failed", "The engine failed on this request.", 500)]
