@@ -23,7 +23,7 @@ from django.conf import settings
 from django.db import close_old_connections
 
 from mlxplatform.broker import queues
-from mlxplatform.broker.connections import async_client
+from mlxplatform.broker.connections import async_client, sync_client
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.models import Host
 from mlxplatform.once import Once
@@ -36,8 +36,6 @@ NAMES_AGE = 5.0
 BROKER_SECONDS = 2.0
 #: Names of what was fine-tuned here. They stand for exactly one model, so nothing else ever answers for them.
 TRAINED_PREFIX = "ft:"
-#: Seconds a trained name may take to be announced by its host after its job is done: one heartbeat, and some.
-ANNOUNCED_SECONDS = 1.5
 #: Longest model name looked at.
 MAX_NAME = 256
 #: Seconds a client should wait for a host that is gone to come back; about one engine start.
@@ -148,6 +146,21 @@ def _known_hosts() -> list[str]:
         close_old_connections()
 
 
+def models_of_hosts() -> dict[str, frozenset[str]]:
+    """Which models each living host has, for code outside an event loop.
+
+    Raises:
+        BROKER_ERRORS: the broker cannot say who lives.
+    """
+    names = sorted({*Host.objects.values_list("name", flat=True), str(settings.ENV.host_id)})
+    states = sync_client().mget([queues.host_key(name) for name in names])
+    return {
+        name: frozenset(model.id for model in parse_state(name, json.loads(state)).models)
+        for name, state in zip(names, states, strict=True)
+        if state
+    }
+
+
 def parse_state(name: str, raw: Mapping[str, Any]) -> HostState:
     engine = raw.get("engine") or {}
     return HostState(
@@ -199,12 +212,7 @@ async def find_place(name: object, kind: str = "chat", *, strict: bool = False, 
     if isinstance(name, str) and looks_like_path(name):
         raise model_not_found(name)
     hosts = await live_hosts()
-    if isinstance(name, str) and name.startswith(TRAINED_PREFIX):
-        strict = True
-        deadline = time.monotonic() + ANNOUNCED_SECONDS
-        while time.monotonic() < deadline and not any(model.id == name for host in hosts for model in host.models):
-            await asyncio.sleep(STATE_AGE)
-            hosts = await live_hosts()
+    strict = strict or (isinstance(name, str) and name.startswith(TRAINED_PREFIX))
     return choose(hosts, name, kind, strict=strict or settings.ENV.unknown_model == "refuse", project=project)
 
 

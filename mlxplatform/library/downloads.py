@@ -19,6 +19,7 @@ from mlxplatform.jobs import service
 from mlxplatform.jobs.context import JobContext, JobFailed
 from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.states import TERMINAL
+from mlxplatform.library import announced
 from mlxplatform.library.local_models import hub_cache
 from mlxplatform.library.publication import is_model_id
 
@@ -84,6 +85,7 @@ def _follow(ctx: JobContext, repo: str, events: queue.Queue[Any]) -> dict[str, A
             raise JobFailed("download_died", "The download ended unexpectedly; it goes on where it stopped.", retry=True)
         if event is not None:
             if event["event"] == "done":
+                announced.wait_until_known(ctx, repo)
                 return {"repo_id": repo, "revision": event["revision"], "bytes": event["bytes"], "model": repo}
             if event["event"] == "failed":
                 raise JobFailed(event["code"], event["message"], retry=event["code"] in _PASSING)

@@ -22,6 +22,8 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapters.safetensors"
 NAME_PREFIX = "ft:"
 #: Where checkpoints lie below their adapter, how their directories begin, and how their names go on.
 CHECKPOINTS, _STEP, _NAMED_STEP = "checkpoints", "step-", ":ckpt-step-"
+#: Kinds of fine-tunes an engine mounts beside others; one of another kind is asked for as a model, once it is fused.
+SERVED = frozenset({"lora"})
 #: Largest scale believed; NaN is not below it either.
 _MAX_SCALE = 1e9
 

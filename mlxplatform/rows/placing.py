@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 
 import structlog
 from django.conf import settings
 from django.db.models import Count
 
-from mlxplatform.broker import queues
-from mlxplatform.broker.connections import BROKER_ERRORS, sync_client
-from mlxplatform.inference.models import Host
-from mlxplatform.inference.placement import live_hosts, parse_state
+from mlxplatform.broker.connections import BROKER_ERRORS
+from mlxplatform.inference.placement import live_hosts
 from mlxplatform.rows.chunks import LIVE
 from mlxplatform.rows.models import RowChunk
 from mlxplatform.rows.sqlthread import SqlThread
@@ -36,18 +33,3 @@ async def host_for(model: str, sql: SqlThread) -> str:
 def chunks_by_host(names: Collection[str]) -> dict[str, int]:
     counted = RowChunk.objects.filter(host__in=names, state__in=LIVE).values_list("host").annotate(chunks=Count("id"))
     return dict(counted)
-
-
-def models_of_hosts() -> dict[str, frozenset[str]]:
-    """Which models each living host has, for code outside an event loop.
-
-    Raises:
-        BROKER_ERRORS: the broker cannot say who lives.
-    """
-    names = sorted({*Host.objects.values_list("name", flat=True), str(settings.ENV.host_id)})
-    states = sync_client().mget([queues.host_key(name) for name in names])
-    return {
-        name: frozenset(model.id for model in parse_state(name, json.loads(state)).models)
-        for name, state in zip(names, states, strict=True)
-        if state
-    }

@@ -20,6 +20,7 @@ from django.utils import timezone
 from mlxplatform.broker import queues
 from mlxplatform.broker.connections import BROKER_ERRORS, sync_client
 from mlxplatform.broker.dramatiq_broker import DRAMATIQ_NAMESPACE
+from mlxplatform.inference import placement
 from mlxplatform.jobs.silence import Silence
 from mlxplatform.rows import chunks, placing
 from mlxplatform.rows.chunks import Sending
@@ -65,7 +66,7 @@ class Sweeper:
         if not waited_for:
             return []
         try:
-            alive = placing.models_of_hosts()
+            alive = placement.models_of_hosts()
         except BROKER_ERRORS:
             return []
         silent = self._hosts.look({host: self._looks if host in alive else None for host in waited_for})

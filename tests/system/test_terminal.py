@@ -96,6 +96,9 @@ def test_a_model_is_quantized_and_refusals_name_the_field(stack: Stack, manage: 
     said = manage("quantize", stack.model, "--output", "from-terminal", "--bits", "8", "--no-report")
     assert "from-terminal" in said
     assert "bits per weight" in said
+    question = {"model": "from-terminal", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
+    answer = stack.http.post("/v1/chat/completions", json=question)
+    assert answer.json()["model"] == "from-terminal"  # at once, and not the model that answers for unknown names
     assert stack.http.delete("/api/library/from-terminal").status_code == 200
 
 

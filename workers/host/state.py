@@ -112,7 +112,7 @@ class HostState:
                 "project": adapter.project,
             }
             for name, adapter in local_adapters.names(home)
-            if adapter.fine_tune_type == "lora" and adapter.base_model in bases
+            if adapter.fine_tune_type in local_adapters.SERVED and adapter.base_model in bases
         ]
         return [*bases.values(), *tuned]
 

@@ -12,7 +12,7 @@ from django.conf import settings
 from mlxplatform import paths
 from mlxplatform.files import service as files
 from mlxplatform.jobs.context import JobContext
-from mlxplatform.library import names, publication
+from mlxplatform.library import announced, local_adapters, names, publication
 from mlxplatform.training import finetuning, registry
 from mlxplatform.training.models import Adapter
 from workers.tasks.trainer_child import Run
@@ -28,6 +28,7 @@ def fuse(ctx: JobContext) -> dict[str, Any]:
     """Make a model of the library out of a base and an adapter."""
     order, models = ctx.config, paths.models_dir(settings.HOME)
     if publication.provenance(models / order["output"]).get("job") == ctx.job_id:
+        announced.wait_until_known(ctx, order["output"])
         return {"model": order["output"], "base_model": order["model"], "adapter": order["adapter"]}
     model = base_model(order["model"], order["revision"])
     with RefusalsExplained():
@@ -39,6 +40,7 @@ def fuse(ctx: JobContext) -> dict[str, Any]:
     task = {**order, **machine(), "task": "fuse", "job": ctx.job_id, "source": str(model.path), "models": str(models)}
     result = Run(ctx, {**task, "adapter_path": str(folder)}, needed, f"fuse {model.id}").result()
     ctx.artefact("model", id=result["model"])
+    announced.wait_until_known(ctx, result["model"])
     return result
 
 
@@ -84,6 +86,8 @@ def merge(ctx: JobContext) -> dict[str, Any]:
         },
     )
     ctx.artefact("adapter", id=output, asked_as=name)
+    if first.fine_tune_type in local_adapters.SERVED:
+        announced.wait_until_known(ctx, name)
     return {**result, "name": name}
 
 

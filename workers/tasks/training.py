@@ -15,7 +15,7 @@ from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs.context import JobCancelled, JobContext, JobFailed
 from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.states import CANCELLED, DONE
-from mlxplatform.library import local_models, names, publication
+from mlxplatform.library import announced, local_adapters, local_models, names, publication
 from mlxplatform.library.local_models import LocalModel
 from mlxplatform.training import curves, data, finetuning, quantization, registry, reports, warm_start
 from mlxplatform.training.models import TrainingRun
@@ -31,6 +31,7 @@ def quantize(ctx: JobContext) -> dict[str, Any]:
     models = paths.models_dir(settings.HOME)
     with RefusalsExplained():
         if _was_published(models, order["output"], ctx.job_id):
+            announced.wait_until_known(ctx, order["output"])
             return reports.kept(ctx.job_id, ctx.project)
         with transaction.atomic():
             names.check(order["output"], "output")
@@ -58,6 +59,7 @@ def quantize(ctx: JobContext) -> dict[str, Any]:
     shutil.rmtree(work, ignore_errors=True)
     reports.keep(ctx.job_id, ctx.project, result)
     ctx.artefact("model", id=result["model"])
+    announced.wait_until_known(ctx, result["model"])
     return {**result, "url": f"/api/quantize/reports/{ctx.job_id}"}
 
 
@@ -110,6 +112,8 @@ def finetune(ctx: JobContext) -> dict[str, Any]:
     _keep_curve(ctx, root / output)
     shutil.rmtree(work, ignore_errors=True)
     ctx.artefact("model" if full else "adapter", id=output, asked_as=name)
+    if order["fine_tune_type"] in local_adapters.SERVED or full:
+        announced.wait_until_known(ctx, output if full else name)
     return result
 
 
