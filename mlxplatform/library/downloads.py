@@ -19,7 +19,7 @@ from mlxplatform.jobs import service
 from mlxplatform.jobs.context import JobContext, JobFailed
 from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.states import TERMINAL
-from mlxplatform.library import announced
+from mlxplatform.library import announced, hub
 from mlxplatform.library.local_models import hub_cache
 from mlxplatform.library.publication import is_model_id
 
@@ -37,7 +37,7 @@ def submit(repo: Any, *, revision: Any = None, project: str, created_by: str) ->
     Raises:
         Refusal: 400 no repository name, 409 it is being downloaded.
     """
-    if not is_model_id(repo) or "/" not in repo:
+    if not hub.is_repository(repo):
         raise Refusal(400, "invalid_value", "repo_id must be owner/name.", param="repo_id")
     revision = "main" if revision is None else revision
     if not is_model_id(revision):
@@ -71,10 +71,9 @@ def run(ctx: JobContext) -> dict[str, Any]:
 
 
 def _follow(ctx: JobContext, repo: str, events: queue.Queue[Any]) -> dict[str, Any]:
-    total = files = done_files = 0
+    total = files = done_files = done = received = 0
     current = ""
     seen: deque[tuple[float, int]] = deque()
-    started = _arrived(repo)
     while True:
         ctx.check()
         try:
@@ -92,15 +91,18 @@ def _follow(ctx: JobContext, repo: str, events: queue.Queue[Any]) -> dict[str, A
             if event["event"] == "plan":
                 total, files = event["bytes"], event["files"]
             elif event["event"] == "file":
-                done_files, current = done_files + 1, event["name"]
-        received = max(_arrived(repo) - started, 0) if total else 0
+                done_files, current, done = done_files + 1, event["name"], event["done"]
+        if not total:
+            continue
+        # With what an earlier attempt brought; a file that is whole and not yet told of must not look lost.
+        received = max(received, min(done + _arriving(repo), total))
         seen.append((time.monotonic(), received))
         while seen and seen[0][0] < time.monotonic() - SPEED_WINDOW:
             seen.popleft()
         span = seen[-1][0] - seen[0][0]
         ctx.stage(
             "downloading",
-            min(received / total, 0.99) if total else None,
+            min(received / total, 0.99),
             f"{done_files} of {files} files",
             received_bytes=received,
             total_bytes=total,
@@ -121,11 +123,11 @@ def _read(child: subprocess.Popen[bytes], events: queue.Queue[Any]) -> None:
     events.put(_END)
 
 
-def _arrived(repo: str) -> int:
-    """Bytes of this repository in the cache, partial files included."""
+def _arriving(repo: str) -> int:
+    """Bytes of this repository's partial files in the cache."""
     folder = hub_cache() / f"models--{repo.replace('/', '--')}" / "blobs"
     size = 0
-    for path in folder.glob("*"):
+    for path in folder.glob("*.incomplete"):
         try:
             size += path.stat().st_size
         except FileNotFoundError:

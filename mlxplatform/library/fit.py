@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mlxplatform.library import cache_shape
 from mlxplatform.library.local_models import LocalModel
 from mlxplatform.library.machine import CHIPS, Machine
 
@@ -41,26 +42,29 @@ def resident_bytes(model: LocalModel, *, metal: bool) -> int:
     return model.bytes if metal else model.parameters * _FLOAT32
 
 
-def kv_bytes_per_token(model: LocalModel, *, metal: bool) -> int:
-    """Keys and values of one token over all layers; 0 when the config does not say."""
-    queries = model.stated("num_attention_heads")
-    width = model.stated("head_dim") or (model.stated("hidden_size") // queries if queries else 0)
-    numbers = model.stated("num_hidden_layers") * (model.stated("num_key_value_heads") or queries) * width
-    return 2 * numbers * (_FLOAT16 if metal else _FLOAT32)
+def read_bytes(model: LocalModel, *, metal: bool) -> int:
+    """Weights that one token reads: of a mixture of experts, those of the experts it is sent to."""
+    weights = resident_bytes(model, metal=metal)
+    experts = next(filter(None, map(model.stated, ("num_experts", "n_routed_experts", "num_local_experts"))), 0)
+    chosen = next(filter(None, map(model.stated, ("num_experts_per_tok", "num_experts_per_token", "moe_top_k"))), 0)
+    if not experts or not chosen or not model.bytes:
+        return weights
+    return int(weights * (1 - model.expert_bytes / model.bytes * (1 - min(chosen / experts, 1.0))))
 
 
 def assess(model: LocalModel, machine: Machine, context: int = 0) -> Report:
     """A model on a machine at a context length (0: the model's own)."""
     weights = resident_bytes(model, metal=machine.metal)
-    per_token = kv_bytes_per_token(model, metal=machine.metal)
+    kept, each = cache_shape.shape(model), _FLOAT16 if machine.metal else _FLOAT32
     asked = context or model.context or TYPICAL_CONTEXT
     transient = int(weights * TRANSIENT_SHARE)
     left = machine.budget - weights - transient
     longest = model.context or asked
-    safe = min(longest, left // per_token) if per_token and left > 0 else (longest if left > 0 else 0)
-    kv = per_token * asked
+    held = kept.longest(left // each) if left > 0 else 0
+    safe = longest if held is None else min(longest, held)
+    kv = kept.numbers(asked) * each
     typical = min(max(asked, TYPICAL_CONTEXT), model.context or TYPICAL_CONTEXT)
-    speed = machine.bandwidth * EFFICIENCY / max(weights + per_token * typical // 2, 1)
+    speed = machine.bandwidth * EFFICIENCY / max(read_bytes(model, metal=machine.metal) + kept.numbers(typical // 2) * each, 1)
     total = weights + kv + transient
     return Report(total <= machine.budget, weights, kv, transient, total, machine.budget, max(int(safe), 0), round(speed, 1))
 

@@ -24,6 +24,10 @@ ALLOW = ["*.safetensors", "*.json", "*.txt", "*.jinja", "tokenizer.model", "*.ti
 FIRST_ANSWER = 10.0
 #: Files of this size and above are fetched so that a later attempt goes on where this one stopped, bytes.
 RESUMABLE = 8 << 20
+#: Longest name of a repository on the hub.
+_MAX_NAME = 96
+#: Statuses of the hub that pass by themselves, besides all from 500.
+_PASSING = {408, 425, 429}
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LOCK_NAME = re.compile(r"[^A-Za-z0-9._-]")
 
@@ -43,6 +47,13 @@ class Snapshot:
     bytes: int
 
 
+def is_repository(name: object) -> bool:
+    """Whether a repository of the hub can have this name at all."""
+    if not isinstance(name, str) or not is_model_id(name) or len(name) > _MAX_NAME or name.count("/") != 1:
+        return False
+    return "--" not in name and not name.endswith(".git") and not any(part.endswith(("-", ".")) for part in name.split("/"))
+
+
 def pull(
     repo: str,
     *,
@@ -57,7 +68,7 @@ def pull(
     Raises:
         HubError: not a repository name, offline, not found, no access, or somebody else is pulling it.
     """
-    if not is_model_id(repo) or "/" not in repo:
+    if not is_repository(repo):
         raise HubError("bad_repo", "A hub model is named owner/name.")
     from huggingface_hub import HfApi, hf_hub_download
     from huggingface_hub.utils import filter_repo_objects
@@ -187,10 +198,27 @@ def _asked(repo: str, question: Callable[[], Any]) -> Any:
         raise HubError("no_access", f"{repo} asks for a login: accept its licence and run `hf auth login`.") from None
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
         raise HubError("not_found", f"The hub has no model {repo} of that revision.") from None
-    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, httpx2.TransportError, ConnectionError, TimeoutError):
-        raise HubError("offline", "The Hugging Face hub cannot be reached: this machine seems to be offline.") from None
+    except errors.LocalEntryNotFoundError as error:  # what the client says when asking about a file failed, however it failed
+        raise _refused(error.__cause__) if isinstance(error.__cause__, errors.HfHubHTTPError) else _OFFLINE from None
+    except (errors.OfflineModeIsEnabled, httpx2.TransportError, ConnectionError, TimeoutError):
+        raise _OFFLINE from None
     except errors.HfHubHTTPError as error:
-        status = error.response.status_code if error.response is not None else "unknown"
-        raise HubError("hub_error", f"The Hugging Face hub answered with status {status}.") from None
+        raise _refused(error) from None
     except OSError as error:
         raise HubError("cannot_write", f"The download cannot be written: {error.strerror or 'input/output error'}.") from None
+    except (ValueError, TypeError, KeyError, AttributeError):  # the client believes whatever answers at the hub's address
+        raise HubError("hub_error", "What answers in the hub's place is not the hub: the network may ask for a login.") from None
+
+
+_OFFLINE = HubError("offline", "The Hugging Face hub cannot be reached: this machine seems to be offline.")
+
+
+def _refused(error: Any) -> HubError:
+    """A status as a sentence, and as a code that says whether another try may help."""
+    status = error.response.status_code if error.response is not None else 0
+    said = f"The Hugging Face hub answered with status {status or 'unknown'}"
+    if status == 429:
+        return HubError("hub_error", f"{said}: too many requests came from here; it goes on a little later.")
+    if status in {401, 403}:
+        return HubError("no_access", f"{said}: it asks for a login or another one; run `hf auth login`.")
+    return HubError("hub_error" if not status or status >= 500 or status in _PASSING else "hub_refused", f"{said}.")

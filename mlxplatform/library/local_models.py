@@ -36,6 +36,7 @@ _ARCHITECTURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MAX_GROUP, _MAX_CONTEXT, _MAX_SIZE = 4096, 1_000_000_000, 100_000_000
 #: Weights that only a model which sees has, and the files of its picture processor.
 _EYES = re.compile(r"(^|\.)(vision|visual|vit|image)")
+_EXPERTS = re.compile(r"\.(switch_mlp|switch_glu|experts)\.")
 _IN_A_BLOCK = re.compile(r"(^|\.)layers\.\d+\.")
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64"}
@@ -68,6 +69,8 @@ class LocalModel:
     config: dict[str, Any] = field(default_factory=dict, repr=False)
     provenance: dict[str, Any] = field(default_factory=dict, repr=False)
     vision: bool = False
+    #: Of ``bytes``, those of a mixture's experts, of which a token reads a few.
+    expert_bytes: int = 0
 
     def stated(self, name: str) -> int:
         """A size config.json states, such as hidden_size; 0 when it states none that could be true."""
@@ -164,7 +167,7 @@ def read(model_id: str, folder: Path, source: Source = "home") -> LocalModel:
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         if (folder / name).is_file():
             digest.update(name.encode() + hashlib.sha256((folder / name).read_bytes()).digest())
-    parameters, size, eyes = 0, 0, False
+    parameters, size, eyes, experts = 0, 0, False, 0
     dtypes: dict[str, int] = {}
     for file in weights:
         try:
@@ -174,6 +177,7 @@ def read(model_id: str, folder: Path, source: Source = "home") -> LocalModel:
         size += header.bytes
         digest.update(header.raw + weight_files.samples(file))
         parameters += _count(header, quantization, dtypes)
+        experts += sum(tensor.bytes for name, tensor in header.tensors.items() if _EXPERTS.search(name))
         eyes = eyes or any(_EYES.search(name) for name in header.tensors)
     kind = _kind(config, folder)
     sees = kind == "chat" and eyes and _is_told_to_look(config, folder) and architectures.knows_to_see(config)
@@ -196,6 +200,7 @@ def read(model_id: str, folder: Path, source: Source = "home") -> LocalModel:
         config=config,
         provenance=weight_files.json_object(folder / PROVENANCE) or {},
         vision=sees,
+        expert_bytes=experts,
     )
 
 

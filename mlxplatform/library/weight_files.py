@@ -48,6 +48,10 @@ class Tensor:
     def elements(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def bytes(self) -> int:
+        return self.elements * BITS[self.kind] // 8
+
 
 @dataclass(frozen=True)
 class Header:

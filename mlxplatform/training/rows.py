@@ -44,6 +44,8 @@ _IGNORED = {
     "category",
     "functions",
 }
+#: Of those, what may differ between rows that teach the same.
+_BESIDE_THE_ROW = frozenset(_IGNORED - {"tools", "functions", "system"})
 _ROLES = {"system", "developer", "user", "assistant", "tool"}
 #: Problems listed one by one; the rest are counted.
 LISTED = 20
@@ -190,8 +192,9 @@ def inspect(path: Path, formats: tuple[str, ...]) -> Inspection:
 
 
 def row_digest(row: dict[str, Any]) -> bytes:
-    """Equal for rows with equal content, whatever the order of keys."""
-    return hashlib.blake2b(msgspec.json.encode(row, order="deterministic"), digest_size=12).digest()
+    """Equal for rows that teach the same, whatever the order of keys and whatever stands beside."""
+    taught = {name: value for name, value in row.items() if name not in _BESIDE_THE_ROW}
+    return hashlib.blake2b(msgspec.json.encode(taught, order="deterministic"), digest_size=12).digest()
 
 
 def _preference(row: dict[str, Any]) -> Example:

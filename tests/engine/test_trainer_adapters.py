@@ -34,8 +34,14 @@ def home() -> Iterator[None]:
         shutil.rmtree(settings.HOME / name, ignore_errors=True)
 
 
-def trained(worker: Pulse, **fields: Any) -> Adapter:
-    order = finetuning.check({"model": "tiny", "training_file": upload([CODE] * 8), "iters": 60, **fields}, None)
+def codes() -> list[dict[str, Any]]:
+    """Eight rows to split."""
+    answer = CODE["messages"][1:]
+    return [{"messages": [{"role": "user", "content": f"code {n}?"}, *answer]} for n in range(8)]
+
+
+def trained(worker: Pulse, rows: list[dict[str, Any]] | None = None, **fields: Any) -> Adapter:
+    order = finetuning.check({"model": "tiny", "training_file": upload(rows or [CODE] * 8), "iters": 60, **fields}, None)
     job = run_to_end(worker, finetuning.submit(order, project="default", created_by="test"))
     assert job.state == "done", job.error
     return Adapter.objects.get(job=job.id)
@@ -140,7 +146,7 @@ def test_what_gguf_cannot_hold_is_501_with_the_reason(worker: Pulse) -> None:
 
 
 def test_an_evaluation_measures_base_and_adapter_on_rows_set_apart(worker: Pulse) -> None:
-    adapter = trained(worker, valid_fraction=0.25, iters=100)
+    adapter = trained(worker, codes(), valid_fraction=0.25, iters=100)
 
     job = run_ordered(worker, "/api/finetune/evaluate", {"adapter": adapter.id, "measures": ["loss"]})
 
@@ -155,7 +161,7 @@ def test_an_evaluation_measures_base_and_adapter_on_rows_set_apart(worker: Pulse
 
 
 def test_rows_of_an_evaluation_that_are_gone_are_blamed_by_field(worker: Pulse) -> None:
-    adapter = trained(worker, valid_fraction=0.25, iters=1)
+    adapter = trained(worker, codes(), valid_fraction=0.25, iters=1)
     held = upload([CODE])
     status, answer = ordered("/api/finetune/evaluate", {"adapter": adapter.id, "measures": ["loss"], "file": held})
     assert status == 200, answer
@@ -170,7 +176,7 @@ def test_rows_of_an_evaluation_that_are_gone_are_blamed_by_field(worker: Pulse) 
 
 
 def test_an_earlier_step_is_measured_fused_merged_and_exported_by_its_name(worker: Pulse) -> None:
-    adapter = trained(worker, valid_fraction=0.25, iters=12, steps_per_save=4, num_layers=1)
+    adapter = trained(worker, codes(), valid_fraction=0.25, iters=12, steps_per_save=4, num_layers=1)
     name, last = f"{adapter.name}:ckpt-step-4", f"{adapter.name}:ckpt-step-12"
 
     measured = run_ordered(worker, "/api/finetune/evaluate", {"adapter": name, "measures": ["loss"]})

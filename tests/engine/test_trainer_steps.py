@@ -256,7 +256,7 @@ def _described_as_packed(source: Path, target: Path) -> None:
 
 
 def test_equal_rows_are_never_on_both_sides(make: Make, said: list[tuple[str, dict[str, Any]]]) -> None:
-    run = make([CODE] * 20, valid_fraction=0.2, iters=1)
+    run = make([CODE | {"id": str(n)} for n in range(20)], valid_fraction=0.2, iters=1)
     result = run.go()
 
     assert result["dataset"]["train"]["rows_used"] == 20 and not result["validation"]

@@ -29,7 +29,7 @@ from mlxplatform.library import hub as library_hub
 from mlxplatform.library.machine import Machine
 from tests.fixtures import tiny_model
 from tests.fixtures.stub_hub import COMMIT, StubHub, stub_hub
-from tests.fixtures.trainer_jobs import wait_until
+from tests.fixtures.trainer_jobs import payloads, wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("broker")]
 
@@ -88,7 +88,7 @@ def test_a_cancelled_download_goes_on_where_it_stopped(hub: StubHub, worker: Pul
     thread = threading.Thread(target=run_next, args=(worker,))
     thread.start()
     assert hub.stalled.wait(60)
-    wait_until(lambda: downloads._arrived(REPO) >= 10_000_000)
+    wait_until(lambda: downloads._arriving(REPO) >= 10_000_000)
     with pytest.raises(Refusal) as twice:
         order()
     assert twice.value.status == 409
@@ -107,6 +107,8 @@ def test_a_cancelled_download_goes_on_where_it_stopped(hub: StubHub, worker: Pul
     spans = [span for _, path, span in hub.requests if path.endswith("tokenizer.model") and span]
     assert any(int(span.removeprefix("bytes=").rstrip("-")) > 0 for span in spans)
     assert local_models.find(REPO, settings.HOME) is not None
+    told = payloads(again, "stage")
+    assert told[-1]["received_bytes"] >= 24_000_000  # what the first attempt brought counts
 
 
 def test_an_unreachable_hub_is_said_at_once(worker: Pulse, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -130,7 +132,55 @@ def test_an_unknown_repository_is_said(hub: StubHub, worker: Pulse) -> None:
     assert (job.state, job.error_code) == ("failed", "not_found")
 
 
-@pytest.mark.parametrize("repo", ["tiny", "../../etc", "https://hub/x", None, 5, "a/b/c"])
+#: What answers in the hub's place, with a part of the address → the code a job fails with, and words of its sentence.
+ODD_HUBS: list[tuple[str, int, bytes, str, str]] = [
+    ("/api/", 200, b"<html>Please log in</html>", "hub_error", "not the hub"),
+    ("/api/", 200, b"[]", "hub_error", "not the hub"),
+    ("/api/", 200, b'{"id": "somebody/tiny", "siblings": [{"rfilename": "../model.safetensors"}]}', "hub_error", "not the hub"),
+    ("/api/", 401, b"{}", "no_access", "401"),
+    ("/api/", 418, b"{}", "hub_refused", "418"),
+    ("/api/", 429, b"{}", "hub_error", "429: too many requests"),
+    ("/resolve/", 403, b"", "no_access", "403"),
+]
+
+
+#: Asks the hub once for each line, and tells how it went.
+_ASKS = """
+import json, sys
+from mlxplatform.library import hub
+for line in sys.stdin:
+    try: hub.search("x") if line == "search\\n" else hub.pull(line.strip())
+    except hub.HubError as error: print(json.dumps([error.code, str(error)]), flush=True)
+"""
+
+
+#: The client asks a server in trouble again and again, for twenty seconds.
+TROUBLED = ("/resolve/", 500, b"", "hub_error", "500")
+
+
+@pytest.mark.parametrize("troubled", [False, pytest.param(True, marks=pytest.mark.drill)])
+def test_whatever_answers_at_the_hubs_address_is_said(hub: StubHub, troubled: bool) -> None:
+    searches = [
+        ("/api/", 200, content, "hub_error", "not the hub") for content in (b"<html>", b'{"error": "x"}', b"[5]", b"[{}]")
+    ]
+    command = [sys.executable, "-c", _ASKS]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None and child.stdin is not None
+        every = [(REPO, TROUBLED)] if troubled else [*((REPO, one) for one in ODD_HUBS), *(("search", one) for one in searches)]
+        for line, odd in every:
+            where, status, content, code, words = odd
+            hub.instead = (where, status, content)
+            child.stdin.write(f"{line}\n")
+            child.stdin.flush()
+            said = json.loads(child.stdout.readline() or "[0, 0]")
+            assert said[0] == code and words in said[1], (odd, said)
+
+
+#: What is no name at all, and names that the hub gives nobody.
+@pytest.mark.parametrize(
+    "repo",
+    ["tiny", "../../etc", "https://hub/x", None, 5, "a/b/c", "a/b--c", "a/b.git", "a/b.", "a-/b", "a/" + "b" * 95],
+)
 def test_only_repository_names_can_be_downloaded(repo: Any) -> None:
     answer = Client().post("/api/hub/download", json.dumps({"repo_id": repo}), content_type="application/json")
 
@@ -146,7 +196,6 @@ def test_fit_counts_weights_cache_and_speed() -> None:
 
     report = fit.assess(model, small, 2048)
 
-    assert fit.kv_bytes_per_token(model, metal=True) == 2 * 2 * 2 * 16 * 2
     assert report.weights_bytes == model.bytes and report.kv_bytes == 256 * 2048
     assert report.fits and report.max_safe_context == 2048
     assert not fit.assess(model, Machine("tiny", 1 << 20, model.bytes // 2, 68e9, True, True)).fits
