@@ -95,6 +95,8 @@ def test_methods_that_read_calibration_text_run_offline_and_publish(worker: Puls
     quality = job.result["quality"]
     assert quality["calibration_sha256"] not in {None, quality["evaluation_sha256"]}
     assert quality["kl"]["mean"] < 1.5 and job.result["bits_per_weight"] < 8
+    if "target_bpw" in fields:
+        assert job.result["bits_per_weight"] == pytest.approx(fields["target_bpw"], abs=0.3)
     steps = [payload for payload in payloads(job, "stage") if payload["stage"] == "quantize"]
     assert len(steps) >= 2 and steps[-1]["total"] >= 2  # by blocks, layers or batches, not one leap
 

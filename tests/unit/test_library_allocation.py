@@ -7,7 +7,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.trainer.allocation import Layer, allocate, average
+from workers.trainer.allocation import Layer, allocate, average, raised
 
 NAMES = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.up_proj", "mlp.down_proj"]
 kls = st.one_of(st.floats(0, 5), st.just(math.nan))
@@ -67,3 +67,15 @@ def test_ends_and_embeddings_are_protected() -> None:
 
     assert all(chosen[f"model.layers.{n}.mlp.up_proj"] == 8 for n in range(20))
     assert more["model.embed_tokens"] == more["lm_head"] == 8
+
+
+def test_of_two_widths_the_higher_goes_to_the_most_sensitive_that_the_target_pays_for() -> None:
+    sensitivities, sizes = {"a": 0.1, "head": 0.3, "b": 0.2, "c": -0.1}, {"a": 10, "head": 70, "b": 10, "c": 10}
+
+    def chosen(target: float) -> set[str]:
+        return raised(sensitivities, sizes, (4, 8), target, 0.5)
+
+    assert chosen(4.5) == chosen(3.0) == set()
+    assert chosen(4.95) == {"b"}  # the head alone costs 2.8 bits of the average
+    assert chosen(7.35) == {"head"}
+    assert chosen(8.5) == {"head", "b", "a", "c"}

@@ -61,6 +61,21 @@ def allocate(layers: Sequence[Layer], widths: Sequence[int], target: float, over
     return chosen
 
 
+def raised(
+    sensitivities: Mapping[str, float], sizes: Mapping[str, int], widths: tuple[int, int], target: float, overhead: float
+) -> set[str]:
+    """The layers that get the higher of two widths: from the most sensitive down, each that an average of ``target`` pays for."""
+    low, high = widths
+    left = (target - low - overhead) * sum(sizes.values())
+    chosen: set[str] = set()
+    for name in sorted(sensitivities, key=lambda name: (-sensitivities[name], name)):
+        cost = (high - low) * sizes[name]
+        if cost <= left:
+            chosen.add(name)
+            left -= cost
+    return chosen
+
+
 def average(chosen: Mapping[str, int], layers: Sequence[Layer], overhead: float) -> float:
     """Bits per weight over the quantized layers, scales included."""
     total = sum(layer.parameters for layer in layers)

@@ -25,7 +25,7 @@ import mlx.optimizers as optim
 from mlx import nn
 
 from workers.engine.loading import import_light_mlx_lm
-from workers.trainer import model_files, report
+from workers.trainer import allocation, model_files, report
 from workers.trainer.quality import TEXTS
 from workers.trainer.report import Explained
 from workers.trainer.unpacked import unpacked
@@ -166,17 +166,18 @@ def dynamic(model: nn.Module, task: dict[str, Any], data: Calibration, step: Ste
         private.replace(known)
     by_layer: dict[str, float] = dict(found)
     step(1, 2)
-    limit = module.estimate_threshold(model, by_layer, task["target_bpw"], low, group, high, group)
+    # mlx-lm's own search weighs a packed copy, whose scales are twice as large here as they will be in the file.
+    sizes = {path: int(layer.weight.size) for path, layer in model.named_modules() if path in by_layer}
+    raised = allocation.raised(by_layer, sizes, (low, high), task["target_bpw"], 32 / group)
 
     def chosen(path: str, layer: nn.Module) -> bool | dict[str, int]:
         if not hasattr(layer, "to_quantized"):
             return False
-        return {"group_size": group, "bits": high} if by_layer[path] > limit else True
+        return {"group_size": group, "bits": high} if path in raised else True
 
     nn.quantize(model, group_size=group, bits=low, class_predicate=chosen)
     mx.eval(model.parameters())
-    raised = sum(1 for value in by_layer.values() if value > limit)
-    return {"layers_by_bits": {low: len(by_layer) - raised, high: raised}, "target_bpw": task["target_bpw"]}
+    return {"layers_by_bits": {low: len(by_layer) - len(raised), high: len(raised)}, "target_bpw": task["target_bpw"]}
 
 
 METHODS: dict[str, Callable[[nn.Module, dict[str, Any], Calibration, Step], dict[str, Any]]] = {
