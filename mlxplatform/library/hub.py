@@ -199,9 +199,9 @@ def _asked(repo: str, question: Callable[[], Any]) -> Any:
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
         raise HubError("not_found", f"The hub has no model {repo} of that revision.") from None
     except errors.LocalEntryNotFoundError as error:  # what the client says when asking about a file failed, however it failed
-        raise _refused(error.__cause__) if isinstance(error.__cause__, errors.HfHubHTTPError) else _OFFLINE from None
+        raise _refused(error.__cause__) if isinstance(error.__cause__, errors.HfHubHTTPError) else _offline() from None
     except (errors.OfflineModeIsEnabled, httpx2.TransportError, ConnectionError, TimeoutError):
-        raise _OFFLINE from None
+        raise _offline() from None
     except errors.HfHubHTTPError as error:
         raise _refused(error) from None
     except OSError as error:
@@ -210,7 +210,8 @@ def _asked(repo: str, question: Callable[[], Any]) -> Any:
         raise HubError("hub_error", "What answers in the hub's place is not the hub: the network may ask for a login.") from None
 
 
-_OFFLINE = HubError("offline", "The Hugging Face hub cannot be reached: this machine seems to be offline.")
+def _offline() -> HubError:
+    return HubError("offline", "The Hugging Face hub cannot be reached: this machine seems to be offline.")
 
 
 def _refused(error: Any) -> HubError:
