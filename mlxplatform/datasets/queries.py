@@ -12,10 +12,14 @@ from django.http import HttpRequest
 
 from mlxplatform.datasets.inputs import bad
 from mlxplatform.datasets.models import Dataset, DatasetRow, DatasetVersion
+from mlxplatform.datasets.templates.registry import TEMPLATES
 from mlxplatform.inference.contract import Refusal
 
 DEFAULT_LIMIT, MAX_LIMIT = 50, 1000
 SPLITS = ("train", "valid", "test")
+#: What an imported dataset has in place of a template.
+IMPORTED = "import"
+ARCHIVED = {"": False, "0": False, "false": False, "1": True, "true": True}
 
 
 def visible(request: HttpRequest) -> QuerySet[Dataset]:
@@ -82,11 +86,15 @@ def page(datasets: QuerySet[Dataset], params: Mapping[str, str]) -> tuple[list[D
     """Newest first, after the dataset named by ``after``; archived ones only when asked for."""
     limit = whole(params, "limit", DEFAULT_LIMIT, 1, MAX_LIMIT)
     everything = datasets
-    if params.get("template"):
-        datasets = datasets.filter(template=params["template"])
+    if template := params.get("template"):
+        if template not in (*TEMPLATES, IMPORTED):
+            raise bad("template", f"there is no template {template[:60]!r}; there are {', '.join(TEMPLATES)}, {IMPORTED}")
+        datasets = datasets.filter(template=template)
     if params.get("q"):
         datasets = datasets.filter(Q(name__icontains=params["q"]) | Q(id=params["q"]))
-    if params.get("archived", "") not in ("1", "true"):
+    if (archived := params.get("archived", "")) not in ARCHIVED:
+        raise bad("archived", "archived must be true or false")
+    if not ARCHIVED[archived]:
         datasets = datasets.filter(archived_at=None)
     after = params.get("after", "")
     if after:
@@ -108,7 +116,7 @@ def written(text: str) -> str:
 
 def tagged(datasets: QuerySet[Dataset], tag: str) -> QuerySet[Dataset]:
     """Those with the tag, in whatever case: SQLite cannot look into a JSON list, so it is looked for with the list's quotes."""
-    return datasets.filter(tags__icontains=f'"{tag}"') if '"' not in tag and "\\" not in tag else datasets.none()
+    return datasets.filter(tags__icontains=f'"{written(tag)}"') if '"' not in tag and "\\" not in tag else datasets.none()
 
 
 def saying(rows: QuerySet[DatasetRow], text: str) -> QuerySet[DatasetRow]:

@@ -15,7 +15,7 @@ from mlxplatform.console import dataset_filters
 from mlxplatform.console.page import actor_of, page, project_of, seen
 from mlxplatform.datasets import rowsource, rowtext
 from mlxplatform.datasets import submit as orders
-from mlxplatform.datasets.convert import EXPORTS
+from mlxplatform.datasets.formats import EXPORTS
 from mlxplatform.datasets.lineage import lineage
 from mlxplatform.datasets.models import Dataset, DatasetRow, DatasetVersion, HubToken
 from mlxplatform.datasets.queries import latest_of, saying, tagged
@@ -162,7 +162,7 @@ def _order(request: HttpRequest, template: str, names: list[str]) -> dict[str, A
             body[name] = request.POST[f"run_{name}"]
     for name in _NUMBERS:
         if raw := request.POST.get(f"run_{name}", "").strip():
-            body[name] = int(raw) if raw.isdecimal() else raw
+            body[name] = int(raw) if raw.isdecimal() and len(raw) < 16 else raw
     if filters := dataset_filters.of_form(request.POST):
         body["filters"] = filters
     return body
