@@ -1,4 +1,4 @@
-"""House formats of training rows into ours and back. Pure; one row at a time.
+"""House formats of training rows into ours. Pure; one row at a time. The way back is :mod:`mlxplatform.datasets.formats`.
 
 A form is recognised by its keys. Values are never turned into something they are not: an object where text is
 expected is an error of that row, naming the field.
@@ -31,8 +31,6 @@ ROLES = {
     "observation": "tool",
 }
 
-_CHATML = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>|\Z)", re.DOTALL)
-
 
 class BadRow(ValueError):
     """A row that cannot be converted: the field and a sentence."""
@@ -63,9 +61,18 @@ def text(row: Row, key: str, *, optional: bool = False) -> str:
     return value
 
 
+@dataclass(frozen=True)
+class Strange:
+    """In place of a value that no Python type holds, such as a date beyond the calendar; ``what`` it is."""
+
+    what: str
+
+
 def kind(value: Any) -> str:
     if value is None:
         return "null"
+    if isinstance(value, Strange):
+        return value.what
     if isinstance(value, bool):
         return "true/false"
     if isinstance(value, int | float | Decimal):
@@ -74,11 +81,27 @@ def kind(value: Any) -> str:
     return names.get(type(value), "something else")
 
 
+#: Keys that a sentence names, and characters of each: a file may have them by the thousand, and of any length.
+_NAMED, _NAME_CHARS = 12, 60
+
+
+def keys_of(row: Row) -> str:
+    """The row's keys for a sentence."""
+    more = ", …" if len(row) > _NAMED else ""
+    return ", ".join(map(name_of, list(row)[:_NAMED])) + more if row else "none"
+
+
+def name_of(key: Any) -> str:
+    """A column's name for a sentence: one line, and not without end."""
+    said = " ".join("".join(mark if mark.isprintable() else " " for mark in str(key)[: _NAME_CHARS + 1]).split())
+    return f"{said[:_NAME_CHARS]}…" if len(str(key)) > _NAME_CHARS else said or "(no name)"
+
+
 #: Keys a conversion keeps beside the row's own: the ones trainers and people use.
 KEPT = ("tools", "parallel_tool_calls", "metadata")
 
 
-def _rest(row: Row, used: tuple[str, ...]) -> dict[str, Any]:
+def kept(row: Row, used: tuple[str, ...]) -> dict[str, Any]:
     return {key: row[key] for key in KEPT if key in row and key not in used}
 
 
@@ -92,7 +115,7 @@ def _messages(row: Row) -> dict[str, Any]:
     # Nearly every row has texts only, and is passed on as it is.
     if isinstance(found, list) and any(isinstance(turn, dict) and isinstance(turn.get("content"), list) for turn in found):
         found = [_joined(turn, f"messages[{index}]") for index, turn in enumerate(found)]
-    return {"messages": found, **_rest(row, ("messages",))}
+    return {"messages": found, **kept(row, ("messages",))}
 
 
 def _joined(turn: Any, where: str) -> Any:
@@ -122,15 +145,16 @@ def _conversations(key: str, role_key: str, text_key: str) -> Callable[[Row], di
             names = [name for name in (role_key, "role", "from") if name in turn]
             texts = [name for name in (text_key, "content", "value") if name in turn]
             if not names or not texts:
-                raise BadRow(where, f"needs {role_key} and {text_key}; it has {', '.join(map(str, turn)) or 'no keys'}")
+                raise BadRow(where, f"needs {role_key} and {text_key}; it has {keys_of(turn)}")
             role = ROLES.get(str(turn[names[0]]).casefold())
             if role is None:
                 raise BadRow(f"{where}.{names[0]}", f"{str(turn[names[0]])[:40]!r} is no role; known: {', '.join(ROLES)}")
             content = turn[texts[0]]
             if not isinstance(content, str):
                 raise BadRow(f"{where}.{texts[0]}", f"must be text, got {kind(content)}")
-            messages.append({"role": role, "content": content})
-        return {"messages": messages, **_rest(row, (key,))}
+            # What is not to be trained on stays that way.
+            messages.append({"role": role, "content": content, **({"weight": turn["weight"]} if "weight" in turn else {})})
+        return {"messages": messages, **kept(row, (key,))}
 
     return read
 
@@ -139,18 +163,21 @@ def _alpaca(row: Row) -> dict[str, Any]:
     instruction, given = text(row, "instruction"), text(row, "input", optional=True)
     asked = f"{instruction}\n\n{given}" if given.strip() else instruction
     messages = [{"role": "system", "content": text(row, "system")}] if row.get("system") else []
-    for place, pair in enumerate(row.get("history") or []):
+    history = row.get("history") or []
+    if not isinstance(history, list):
+        raise BadRow("history", f"must be a list of pairs of texts, got {kind(history)}")
+    for place, pair in enumerate(history):
         if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):
             raise BadRow(f"history[{place}]", "must be a list of two texts")
         messages += [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
     messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": text(row, "output")}]
-    return {"messages": messages, **_rest(row, ())}
+    return {"messages": messages, **kept(row, ())}
 
 
 def _pair(first: str, second: str) -> Callable[[Row], dict[str, Any]]:
     def read(row: Row) -> dict[str, Any]:
         turns = [{"role": "user", "content": text(row, first)}, {"role": "assistant", "content": text(row, second)}]
-        return {"messages": turns, **_rest(row, ())}
+        return {"messages": turns, **kept(row, ())}
 
     return read
 
@@ -159,20 +186,35 @@ def _preference(row: Row) -> dict[str, Any]:
     asked = row["input"]
     if not isinstance(asked, dict) or not isinstance(asked.get("messages"), list):
         raise BadRow("input", "must be an object with messages")
-    return {"prompt": asked["messages"], "chosen": row["preferred_output"], "rejected": row["non_preferred_output"]}
+    tools = {"tools": asked["tools"]} if asked.get("tools") else {}
+    answers = {"chosen": row["preferred_output"], "rejected": row["non_preferred_output"]}
+    return {"prompt": asked["messages"], **answers, **tools, **kept(row, ("tools",) if tools else ())}
 
 
 def _dpo(row: Row) -> dict[str, Any]:
     prompt = row["prompt"]
+    before = _before(row["chosen"], row["rejected"])
+    if before and before != prompt:
+        if not isinstance(prompt, str) or prompt not in [turn.get("content") for turn in before if isinstance(turn, dict)]:
+            raise BadRow("chosen", "begins with turns that are not the prompt's")
+        prompt = before
     if isinstance(prompt, list):
         prompt = _asked(prompt, "prompt")
     made = {"prompt": prompt, "chosen": row["chosen"], "rejected": row["rejected"]}
     for key, value in made.items():
         if isinstance(value, list) and key != "prompt":
-            value = made[key] = _last_text(value, key)
+            value = made[key] = _answer(value, key)
         if not isinstance(value, str | list):
             raise BadRow(key, f"must be text or a list of messages, got {kind(value)}")
-    return {**made, **_rest(row, ())}
+    return {**made, **kept(row, ())}
+
+
+def _before(chosen: Any, rejected: Any) -> list[Any]:
+    """The turns that lead to the answers, where these are whole conversations."""
+    leading = [value[:-1] for value in (chosen, rejected) if isinstance(value, list) and len(value) > 1]
+    if leading and leading[0] != leading[-1]:
+        raise BadRow("rejected", "must differ from chosen in its last message only")
+    return leading[0] if leading else []
 
 
 def _asked(turns: list[Any], key: str) -> str | list[Any]:
@@ -204,8 +246,16 @@ def _two_endings(row: Row) -> dict[str, Any]:
             raise BadRow(key, f"must be a list of at least two messages when there is no prompt, got {kind(value)}")
     if chosen[:-1] != rejected[:-1]:
         raise BadRow("rejected", "must differ from chosen in its last message only when there is no prompt")
-    answers = {"chosen": _last_text(chosen, "chosen"), "rejected": _last_text(rejected, "rejected")}
-    return {"prompt": _asked(chosen[:-1], "chosen"), **answers, **_rest(row, ())}
+    answers = {"chosen": _answer(chosen, "chosen"), "rejected": _answer(rejected, "rejected")}
+    return {"prompt": _asked(chosen[:-1], "chosen"), **answers, **kept(row, ())}
+
+
+def _answer(messages: list[Any], key: str) -> str:
+    """The text of the last turn, which is the assistant's."""
+    said, role = _last_text(messages, key), messages[-1].get("role")
+    if role is not None and ROLES.get(str(role).casefold()) != "assistant":
+        raise BadRow(f"{key}[{len(messages) - 1}].role", f"the last turn must be the assistant's, got {str(role)[:40]}")
+    return said
 
 
 def _last_text(messages: list[Any], key: str) -> str:
@@ -218,11 +268,11 @@ def _last_text(messages: list[Any], key: str) -> str:
 
 
 def _text(row: Row) -> dict[str, Any]:
-    return {"text": text(row, "text"), **_rest(row, ())}
+    return {"text": text(row, "text"), **kept(row, ())}
 
 
 def _completion(row: Row) -> dict[str, Any]:
-    return {"prompt": text(row, "prompt"), "completion": text(row, "completion"), **_rest(row, ())}
+    return {"prompt": text(row, "prompt"), "completion": text(row, "completion"), **kept(row, ())}
 
 
 #: In order: the first whose keys are all there names the row.
@@ -262,80 +312,6 @@ def read(row: Row) -> tuple[str, dict[str, Any]]:
     """
     form = form_of(row)
     if form is None:
-        seen = ", ".join(list(map(str, row))[:12]) or "none"
         known = "; ".join(" + ".join(form.keys) for form in FORMS)
-        raise BadRow("row", f"the keys ({seen}) are no known form; known are: {known}; name others in columns")
+        raise BadRow("row", f"the keys ({keys_of(row)}) are no known form; known are: {known}; name others in columns")
     return form.name, form.read(row)
-
-
-def to_messages(row: Row) -> dict[str, Any] | None:
-    """A row of ours as a conversation, or None for what is none (plain text that is no ChatML)."""
-    if "messages" in row:
-        return dict(row)
-    if "chosen" in row:
-        asked, better = row["prompt"], row["chosen"]
-        turns = asked if isinstance(asked, list) else [{"role": "user", "content": asked}]
-        return {"messages": [*turns, *(better if isinstance(better, list) else [{"role": "assistant", "content": better}])]}
-    if "completion" in row:
-        return {"messages": [{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row["completion"]}]}
-    if isinstance(row.get("text"), str):
-        turns = [{"role": role, "content": content} for role, content in _CHATML.findall(row["text"]) if role in ROLES]
-        return {"messages": turns} if turns else None
-    return None
-
-
-def to_format(row: Row, wanted: str) -> dict[str, Any] | None:
-    """A row of ours in another format, or None when it has no equivalent there."""
-    if wanted in ("jsonl", "native"):
-        return dict(row)
-    if wanted == "dpo":
-        return dict(row) if "chosen" in row else None
-    if wanted == "text" and "text" in row:
-        return dict(row)
-    chat = to_messages(row)
-    if chat is None:
-        return None
-    if wanted == "messages":
-        return chat
-    return _WRITERS[wanted](chat["messages"])
-
-
-def _plain(message: Row) -> str:
-    return message.get("content") or ""
-
-
-def _write_pair(messages: list[dict[str, Any]], asked: str, answered: str) -> dict[str, Any] | None:
-    last = next((place for place in range(len(messages) - 1, -1, -1) if messages[place]["role"] == "assistant"), None)
-    if last is None:
-        return None
-    before = [message for message in messages[:last] if message["role"] != "system"]
-    return {asked: "\n\n".join(_plain(message) for message in before), answered: _plain(messages[last])}
-
-
-def _write_alpaca(messages: list[dict[str, Any]]) -> dict[str, Any] | None:
-    pair = _write_pair(messages, "instruction", "output")
-    if pair is None:
-        return None
-    system = next((_plain(message) for message in messages if message["role"] == "system"), "")
-    return {"instruction": pair["instruction"], "input": "", "output": pair["output"], **({"system": system} if system else {})}
-
-
-def _write_sharegpt(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    names = {"user": "human", "assistant": "gpt", "system": "system", "tool": "observation"}
-    return {"conversations": [{"from": names[message["role"]], "value": _plain(message)} for message in messages]}
-
-
-def _write_chatml(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"text": "".join(f"<|im_start|>{message['role']}\n{_plain(message)}<|im_end|>\n" for message in messages)}
-
-
-_WRITERS: dict[str, Callable[[list[dict[str, Any]]], dict[str, Any] | None]] = {
-    "alpaca": _write_alpaca,
-    "sharegpt": _write_sharegpt,
-    "chatml": _write_chatml,
-    "prompt_completion": lambda messages: _write_pair(messages, "prompt", "completion"),
-    "text": _write_chatml,
-}
-
-#: Formats rows can be exported in.
-EXPORTS = ("jsonl", "messages", "prompt_completion", "alpaca", "sharegpt", "chatml", "dpo", "text", "csv", "parquet")

@@ -1,4 +1,4 @@
-"""What changed between two versions: rows that came, went and stayed, by what they say."""
+"""What changed between two versions: rows that came, went and stayed, compared in every character."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def difference(
     old: Iterable[Mapping[str, Any]], new: Iterable[Mapping[str, Any]], again: Iterable[Mapping[str, Any]]
 ) -> Difference:
     """Compare as multisets; ``again`` is the old version once more, read for what was removed."""
-    left = Counter(rowtext.digest(row) for row in old)
+    left = Counter(rowtext.exactly(row) for row in old)
     found = Difference()
     for row in new:
-        digest = rowtext.digest(row)
+        digest = rowtext.exactly(row)
         if left[digest] > 0:
             left[digest] -= 1
             found.common += 1
@@ -41,7 +41,7 @@ def difference(
     for row in again:
         if len(found.removed_rows) >= min(SHOWN, found.removed):
             break
-        digest = rowtext.digest(row)
+        digest = rowtext.exactly(row)
         if left[digest] > 0:
             left[digest] -= 1
             found.removed_rows.append(row)

@@ -1,4 +1,4 @@
-"""A version's rows in another format, as bytes in pieces. Rows without an equivalent there are left out and counted."""
+"""A version's rows in another format, as bytes in pieces. Rows without an equivalent there are left out, and counted before."""
 
 from __future__ import annotations
 
@@ -7,30 +7,52 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from mlxplatform.datasets import convert
+from mlxplatform.datasets import formats
 from mlxplatform.spreadsheet import inert
 
 #: Rows in one piece.
 PIECE_ROWS = 200
 
 CSV_COLUMNS = {
-    "messages": ("system", "prompt", "completion", "messages"),
+    "messages": ("system", "prompt", "completion", "messages", "tools"),
     "prompt_completion": ("prompt", "completion"),
     "dpo": ("prompt", "chosen", "rejected"),
     "text": ("text",),
 }
 
 
+class Counted(NamedTuple):
+    """Rows that have an equivalent in a format, and rows that have none."""
+
+    kept: int
+    left_out: int
+
+
+def takes_all(wanted: str, output_format: str) -> bool:
+    """Whether a format takes any row of a version in this one."""
+    return wanted in ("jsonl", "csv", "parquet", output_format)
+
+
+def left_out(rows: Iterable[Mapping[str, Any]], wanted: str) -> Counted:
+    kept = lost = 0
+    for row in rows:
+        if formats.to_format(row, wanted) is None:
+            lost += 1
+        else:
+            kept += 1
+    return Counted(kept, lost)
+
+
 def pieces(rows: Iterable[Mapping[str, Any]], wanted: str, output_format: str) -> Iterator[bytes]:
-    """``wanted`` is one of convert.EXPORTS except parquet."""
+    """``wanted`` is one of formats.EXPORTS except parquet."""
     if wanted == "csv":
         yield from _csv(rows, output_format)
         return
-    converted = (made for row in rows if (made := convert.to_format(row, wanted)) is not None)
+    converted = (made for row in rows if (made := formats.to_format(row, wanted)) is not None)
     while block := list(islice(converted, PIECE_ROWS)):
         yield b"".join(msgspec.json.encode(row) + b"\n" for row in block)
 
@@ -56,6 +78,7 @@ def _cells(row: Mapping[str, Any], columns: tuple[str, ...]) -> list[str]:
             value if isinstance(value := row.get(column, ""), str) else json.dumps(value, ensure_ascii=False)
             for column in columns
         ]
-    pair = convert.to_format(row, "prompt_completion") or {"prompt": "", "completion": ""}
+    pair = formats.pair_of(row["messages"], "prompt", "completion") or {"prompt": "", "completion": ""}
     system = next((m.get("content") or "" for m in row["messages"] if m["role"] == "system"), "")
-    return [system, pair["prompt"], pair["completion"], json.dumps(row["messages"], ensure_ascii=False)]
+    tools = json.dumps(row["tools"], ensure_ascii=False) if row.get("tools") else ""
+    return [system, pair["prompt"], pair["completion"], json.dumps(row["messages"], ensure_ascii=False), tools]

@@ -8,6 +8,9 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+
+_written = msgspec.json.Encoder(order="sorted").encode
 _SPACE = re.compile(r"\s+")
 
 
@@ -38,6 +41,19 @@ def _spoken(messages: list[Any]) -> Iterator[tuple[str, str]]:
             yield str(message.get("role", "")), content
 
 
+def _calls(row: Mapping[str, Any]) -> Iterator[bytes]:
+    """Every turn's tool calls, by what is called with what; their ids say nothing."""
+    messages = row.get("messages")
+    for message in messages if isinstance(messages, list) else ():
+        for call in message.get("tool_calls") or () if isinstance(message, dict) else ():
+            yield _written([call.get("function"), message.get("role")] if isinstance(call, dict) else call)
+
+
+def exactly(row: Mapping[str, Any]) -> bytes:
+    """Equal for rows that are the same in every character, whatever the order of their keys."""
+    return hashlib.blake2b(_written(row), digest_size=16).digest()
+
+
 def asked(row: Mapping[str, Any]) -> str:
     return "\n".join(text for role, text in turns(row) if role == "user")
 
@@ -60,8 +76,10 @@ def normalised(text: str) -> str:
 
 
 def digest(row: Mapping[str, Any]) -> bytes:
-    """Equal for rows that say the same in the same roles."""
+    """Equal for rows that say the same in the same roles, and call the same tools."""
     hashed = hashlib.blake2b(digest_size=16)
     for role, text in turns(row):
         hashed.update(f"{role}\x00{normalised(text)}\x01".encode("utf-8", "surrogatepass"))
+    for called in _calls(row):
+        hashed.update(b"\x02" + called)
     return hashed.digest()

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from mlxplatform.datasets.convert import kind
+from mlxplatform.datasets.convert import keys_of, kind
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -38,7 +38,7 @@ def problem(row: Any, *, check: str = "full") -> tuple[str, str]:
         return "row", f"expected an object, got {kind(row)}"
     name = format_of(row)
     if not name:
-        return "row", f"keys {', '.join(sorted(map(str, row))[:8]) or '(none)'} are no known format; known: {known_formats()}"
+        return "row", f"keys {keys_of(row)} are no known format; known: {known_formats()}"
     if name == "messages":
         field, why = _messages(row["messages"], check)
         return (field, why) if why else _tools(row.get("tools"))
@@ -52,7 +52,7 @@ def problem(row: Any, *, check: str = "full") -> tuple[str, str]:
             return key, f"must be text, got {kind(value)}"
         elif NUL in value:
             return key, NUL_INSIDE
-        if answers and key != "prompt" and not value:
+        if answers and key != "prompt" and not (value.strip() if isinstance(value, str) else value):
             return key, "is empty"
     if name == "dpo" and row["chosen"] == row["rejected"]:
         return "rejected", "is the same as chosen, so that nothing is preferred"
@@ -65,7 +65,8 @@ def known_formats() -> str:
 
 def _messages(messages: Any, check: str) -> tuple[str, str]:
     if not isinstance(messages, list) or not messages:
-        return "messages", "must be a list with at least one message"
+        got = "" if isinstance(messages, list) else f", got {kind(messages)}"
+        return "messages", f"must be a list with at least one message{got}"
     for index, message in enumerate(messages):
         field = f"messages[{index}]"
         if not isinstance(message, dict):

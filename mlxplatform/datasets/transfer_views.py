@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -9,18 +10,21 @@ import msgspec
 from asgiref.sync import sync_to_async
 from django.http import HttpRequest, HttpResponseBase, StreamingHttpResponse
 
-from mlxplatform.datasets import changing, columnar, convert, diff, exporting, queries, rowsource
+from mlxplatform.datasets import changing, columnar, diff, exporting, formats, queries, rowsource
 from mlxplatform.datasets.imports import order as imports
 from mlxplatform.datasets.inputs import bad
 from mlxplatform.datasets.models import DatasetVersion
 from mlxplatform.datasets.views import actor_of, idempotency_key, project_of
 from mlxplatform.datasets.wire import dataset_json
 from mlxplatform.files import service as files
-from mlxplatform.files.receiving import read_form
+from mlxplatform.files.models import StoredFile
+from mlxplatform.files.receiving import Form, read_form
 from mlxplatform.files.views import storage_quota
 from mlxplatform.http.body import read_json
 from mlxplatform.inference.contract import Refusal
 
+#: How many rows have no equivalent in the format that was asked for.
+LEFT_OUT = "X-Rows-Left-Out"
 ENDINGS = {"csv": ("csv", "text/csv; charset=utf-8"), "parquet": ("parquet", "application/vnd.apache.parquet")}
 
 
@@ -52,12 +56,16 @@ def _upload(request: HttpRequest) -> dict[str, Any]:
         fields["tags"] = [tag.strip() for tag in fields["tags"].split(",") if tag.strip()]
     for taken in ("file_id", "path", "hub"):
         fields.pop(taken, None)
-    files.check_quota(project_of(request), form.file.seek(0, 2), storage_quota(request))
+    project = project_of(request)
+    key = idempotency_key(request, fields)
+    if key is not None and (earlier := imports.file_of(key, project)) is not None and _holds(earlier, form):
+        return _import(request, {**fields, "file_id": earlier.id})  # the same upload once more
+    files.check_quota(project, form.file.seek(0, 2), storage_quota(request))
     stored = files.store(
         form.pieces(),
         form.filename,
         "user_data",
-        project=project_of(request),
+        project=project,
         created_by=actor_of(request),
         limit=files.size_limit(),
     )
@@ -66,6 +74,16 @@ def _upload(request: HttpRequest) -> dict[str, Any]:
     except Refusal:
         files.delete(stored)
         raise
+
+
+def _holds(file: StoredFile, form: Form) -> bool:
+    """Whether the stored file is the one that was sent."""
+    if (file.filename, file.bytes) != (form.filename, form.file.seek(0, 2)):
+        return False
+    hashed = hashlib.sha256()
+    for piece in form.pieces():
+        hashed.update(piece)
+    return file.sha256 == hashed.hexdigest()
 
 
 def _import(request: HttpRequest, body: dict[str, Any]) -> dict[str, Any]:
@@ -91,19 +109,38 @@ async def export(request: HttpRequest, dataset_id: str) -> HttpResponseBase:
         source = columnar.pieces(lambda: rowsource.content(version, split))
     else:
         source = exporting.pieces(rowsource.content(version, split), wanted, version.output_format or "messages")
+    left_out = await sync_to_async(_left_out)(version, wanted, split)
     name = "-".join(filter(None, (version.dataset_id, f"v{version.number}", split, wanted if wanted != ending else "")))
     return StreamingHttpResponse(
         _in_threads(source),
         content_type=media,
-        headers={"Content-Disposition": f'attachment; filename="{name}.{ending}"', "X-Content-Type-Options": "nosniff"},
+        headers={
+            "Content-Disposition": f'attachment; filename="{name}.{ending}"',
+            "X-Content-Type-Options": "nosniff",
+            LEFT_OUT: str(left_out),
+        },
     )
+
+
+def _left_out(version: DatasetVersion, wanted: str, split: str) -> int:
+    """Rows that have no equivalent in the format.
+
+    Raises:
+        Refusal: none of them has one.
+    """
+    if exporting.takes_all(wanted, version.output_format):
+        return 0
+    counted = exporting.left_out(rowsource.content(version, split), wanted)
+    if counted.left_out and not counted.kept:
+        raise bad("format", f"no row of this version can be written as {wanted}; its own format is {version.output_format}")
+    return counted.left_out
 
 
 def _export_request(request: HttpRequest, dataset_id: str) -> tuple[DatasetVersion, str, str]:
     params = request.GET.dict()
     wanted, split = params.get("format", "jsonl"), queries.split_of(params)
-    if wanted not in convert.EXPORTS:
-        raise bad("format", f"format must be one of {', '.join(convert.EXPORTS)}")
+    if wanted not in formats.EXPORTS:
+        raise bad("format", f"format must be one of {', '.join(formats.EXPORTS)}")
     return queries.version_of(queries.find(request, dataset_id), params), wanted, split
 
 

@@ -23,6 +23,8 @@ _SPACE = " \t\r\n"
 MAX_LINE = 16 * 1024 * 1024
 #: Deepest nesting accepted in a row.
 MAX_DEPTH = 64
+#: Characters of a key in a sentence.
+_KEY_CHARS = 60
 #: Bytes read at once while skipping the rest of an overlong line.
 _SKIP = 1024 * 1024
 
@@ -122,19 +124,26 @@ def _skip(stream: BinaryIO) -> int:
 
 def parse(line: Line) -> dict[str, Any] | BadLine:
     """The line's object, or why there is none."""
-    raw = line.raw
+    value = value_of(line.raw, line.number)
+    if isinstance(value, dict | BadLine):
+        return value
+    return BadLine(line.number, 1, "not_an_object", f"expected an object, got {kind(value)}")
+
+
+def value_of(raw: bytes, number: int = 1) -> Any:
+    """What some bytes say, of whatever type and as strictly as a line is read, or a BadLine; ``number`` is the first line's."""
     if b"\x00" in raw:
-        return BadLine(line.number, raw.index(b"\x00") + 1, "nul", "contains a NUL byte")
+        return BadLine(number, raw.index(b"\x00") + 1, "nul", "contains a NUL byte")
     try:
         value = _decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _explain(line)
-    if not isinstance(value, dict):
-        return BadLine(line.number, 1, "not_an_object", f"expected an object, got {kind(value)}")
+        return _moved(explain(raw), number)
+    if not isinstance(value, dict | list):
+        return value
     if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and depth(value) > MAX_DEPTH:
-        return BadLine(line.number, _too_deep_at(raw.decode()), "too_deep", f"nested deeper than {MAX_DEPTH} levels")
+        return _moved(_too_deep(raw.decode()), number)
     if not keys_once(raw, _encode(value)) and (twice := repeated_key(raw)) is not None:
-        return BadLine(line.number, twice.column, "duplicate_key", f"the key {twice.key!r} occurs twice in one object")
+        return BadLine(number + twice.line - 1, twice.column, "duplicate_key", twice.reason)
     return value
 
 
@@ -203,6 +212,11 @@ class Repeated(NamedTuple):
     line: int
     column: int
 
+    @property
+    def reason(self) -> str:
+        key = self.key if len(self.key) <= _KEY_CHARS else f"{self.key[:_KEY_CHARS]}…"
+        return f"the key {key!r} occurs twice in one object"
+
 
 def repeated_key(raw: bytes) -> Repeated | None:
     """The first key that occurs twice in one object of a valid document, if any."""
@@ -236,20 +250,19 @@ def _second_place(text: str) -> Repeated:
     raise AssertionError("the document repeats no key")
 
 
-def _too_deep_at(text: str) -> int | None:
-    """Column of the first bracket beyond the deepest level, of one line."""
+def _too_deep(text: str) -> BadLine:
+    """Names the first bracket beyond the deepest level."""
     depth = 0
     for token in _TOKEN.finditer(text):
         depth += (token.group() in "{[") - (token.group() in "}]")
         if depth > MAX_DEPTH:
-            return token.start() + 1
-    return None
+            return _at(text, token.start(), "too_deep", f"nested deeper than {MAX_DEPTH} levels")
+    return BadLine(1, None, "too_deep", f"nested deeper than {MAX_DEPTH} levels")
 
 
-def _explain(line: Line) -> BadLine:
-    """A sentence for a line that does not parse, with the column where it goes wrong."""
-    found = explain(line.raw)
-    return BadLine(line.number + found.line - 1, found.column, found.code, found.reason)
+def _moved(found: BadLine, number: int) -> BadLine:
+    """The same, where the first line is the file's ``number``."""
+    return BadLine(number + found.line - 1, found.column, found.code, found.reason)
 
 
 def explain(raw: bytes) -> BadLine:
@@ -263,7 +276,7 @@ def explain(raw: bytes) -> BadLine:
     try:
         json.loads(text)
     except RecursionError:
-        return BadLine(1, _too_deep_at(text), "too_deep", f"nested deeper than {MAX_DEPTH} levels")
+        return _too_deep(text)
     except json.JSONDecodeError as error:
         return _at(text, error.pos, "not_json", _reason(text, error))
     except ValueError:  # more digits than Python turns into a number

@@ -206,7 +206,7 @@ def test_no_key_twice_whatever_hides_it(raw: bytes) -> None:
         (b"\x28\xb5\x2f\xfdxxxx", "jsonl", "archive", "Zstandard"),
         (b"%PDF-1.7", "jsonl", "not_rows", "PDF"),
         (b"\n <!DOCTYPE html><html>", "jsonl", "not_rows", "web page"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "parquet", "not_parquet", "no Parquet file"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "parquet", "not_rows", "git lfs pull"),
         (b"version https://git-lfs.github.com/spec/v1\n", "jsonl", "not_rows", "git lfs pull"),
         ('{"text":"a"}'.encode("utf-16"), "jsonl", "utf16", "Save it as UTF-8"),
         ('{"text":"a"}'.encode("utf-16-le"), "jsonl", "utf16", "UTF-16"),
@@ -227,10 +227,12 @@ def test_no_key_twice_whatever_hides_it(raw: bytes) -> None:
         (b'[{"text":"a"}]\n[{"text":"b"}]', "jsonl", "not_json", "line 2, column 1: a second value begins here"),
         (b"5", "json", "not_rows", "neither objects nor a list"),
         (b'[{"text":"a"},\n{"text":"b"},]', "json", "not_json", "line 2, column 14: a comma before"),
-        (b'[{"text":"a"},\n {"text":NaN}]', "json", "not_json", "line 2, column 10: NaN is not JSON"),
+        (b'[{"text":"a"},\n {"text":tru}]', "json", "not_json", "line 2, column 10: expecting value"),
+        (b'[{"text":"a"}\n {"text":"b"}]', "json", "not_json", "line 2, column 2: a comma or ']' belongs after item 1"),
+        (b'[{"text":"a"}] x', "json", "not_json", "line 1, column 16: text after the array"),
         (b'[{"text":"a"},\n {"text":"\xff"}]', "json", "not_json", "line 2, column 11: not UTF-8"),
         (b'[{"text":"a"}', "json", "not_json", "cut off"),
-        (b'{"data":[{"a":1}],"data":[]}', "json", "duplicate_key", "'data' twice"),
+        (b'{"data":[{"a":1}],"data":[]}', "json", "duplicate_key", "column 19: the key 'data' occurs twice"),
     ],
 )
 def test_other_things_are_named_with_what_to_do(raw: bytes, form: str, code: str, words: str) -> None:

@@ -5,55 +5,56 @@ As strict as JSON Lines: no NaN, no key twice, bounded nesting. Mistakes are nam
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-import msgspec
-
 from mlxplatform.datasets import convert
+from mlxplatform.datasets.imports import documents
 from mlxplatform.datasets.imports.items import Item, Problem, Unreadable, named
 from mlxplatform.files import jsonl
 
-#: Largest document that is read: it has to fit into memory whole, unlike every other format.
-MAX_ARRAY = 256 * 1024 * 1024
-
-_encode = msgspec.json.Encoder().encode
+#: Largest document that is an object: it has to fit into memory whole, unlike every other format.
+MAX_DOCUMENT = 64 * 1024 * 1024
+#: Bytes looked at to see whether it is an array.
+PEEKED = 4096
 
 
 def read(stream: BinaryIO, name: str) -> Iterator[Item]:
     """Raises Unreadable."""
-    raw = stream.read(MAX_ARRAY + 1)
-    if len(raw) > MAX_ARRAY:
-        raise Unreadable("too_large", f"{named(name)} is one JSON document above {MAX_ARRAY >> 20} MiB; save it as JSON Lines.")
+    if _is_array(stream):
+        yield from documents.items(stream, name)
+        return
+    raw = stream.read(MAX_DOCUMENT + 1)
+    if len(raw) > MAX_DOCUMENT:
+        if (lines := _objects_in_lines(stream, name)) is not None:
+            yield from lines
+            return
+        most = MAX_DOCUMENT >> 20
+        raise Unreadable("too_large", f"{named(name)} is one JSON object above {most} MiB; save it as JSON Lines or as an array.")
     raw = raw.removeprefix(jsonl.BOM)
     if not raw.strip():
         return
-    try:
-        value = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        if raw.lstrip()[:1] == b"{" and (read := _objects_in_lines(stream, name)) is not None:
-            yield from read
+    document = jsonl.value_of(raw)
+    if isinstance(document, jsonl.BadLine):
+        if raw.lstrip()[:1] == b"{" and (lines := _objects_in_lines(stream, name)) is not None:
+            yield from lines
             return
-        problem = jsonl.explain(raw)
-        raise Unreadable("not_json", f"{named(name)} is not valid JSON: {problem}.") from None
-    repeated = {} if jsonl.keys_once(raw, _encode(value)) else _repeated(raw, name)
-    if isinstance(value, dict):
-        value = _rows_of(value, name)
-    if not isinstance(value, list):
+        raise Unreadable(document.code, f"{named(name)} is not valid JSON: {document}.")
+    if not isinstance(document, dict):
         raise Unreadable("not_rows", f"{named(name)} holds neither objects nor a list of them.")
-    for number, row in enumerate(value, 1):
+    for number, row in enumerate(_rows_of(document, name), 1):
         where = f"item {number}"
-        if not isinstance(row, dict):
-            yield Problem(where, "not_an_object", f"expected an object, got {jsonl.kind(row)}", file=name)
-        elif number in repeated:
-            twice = repeated[number]
-            why = f"the key {twice.key!r} occurs twice in one object (line {twice.line})"
-            yield Problem(where, "duplicate_key", why, twice.column, name)
-        elif jsonl.depth(row) > jsonl.MAX_DEPTH:
-            yield Problem(where, "too_deep", f"nested deeper than {jsonl.MAX_DEPTH} levels", file=name)
-        else:
+        if isinstance(row, dict):
             yield where, row
+        else:
+            yield Problem(where, "not_an_object", f"expected an object, got {jsonl.kind(row)}", file=name)
+
+
+def _is_array(stream: BinaryIO) -> bool:
+    """Whether the document begins as an array. Space beyond what is looked at is no array's business."""
+    start = stream.read(PEEKED)
+    stream.seek(0)
+    return start.removeprefix(jsonl.BOM).lstrip()[:1] == b"["
 
 
 def _rows_of(document: dict[str, Any], name: str) -> list[Any]:
@@ -70,7 +71,7 @@ def _rows_of(document: dict[str, Any], name: str) -> list[Any]:
         if isinstance(entry, list) and entry and all(isinstance(row, dict) for row in entry)
     }
     if len(lists) > 1:
-        keys = ", ".join(list(lists)[:8])
+        keys = ", ".join(map(convert.name_of, list(lists)[:8]))
         raise Unreadable(
             "several_lists",
             f"{named(name)} holds several lists of rows ({keys}). Save each in a file of its own, or as one array.",
@@ -78,34 +79,6 @@ def _rows_of(document: dict[str, Any], name: str) -> list[Any]:
     if lists:
         return next(iter(lists.values()))
     return [] if any(entry == [] for entry in document.values()) else [document]
-
-
-def _repeated(raw: bytes, name: str) -> dict[int, jsonl.Repeated]:
-    """Item number → a key that it holds twice, with its place in the document. Another document is refused as a whole."""
-    twice = jsonl.repeated_key(raw)
-    if twice is None:
-        return {}
-    if raw.lstrip()[:1] != b"[":
-        raise Unreadable(
-            "duplicate_key",
-            f"{named(name)} line {twice.line}, column {twice.column} has the key {twice.key!r} twice in one object.",
-        )
-    text = raw.decode()
-    decoder, at, number = json.JSONDecoder(), text.index("[") + 1, 0
-    found: dict[int, jsonl.Repeated] = {}
-    while True:
-        while text[at] in " \t\r\n,":
-            at += 1
-        if text[at] == "]":
-            return found
-        number += 1
-        start = at
-        _, at = decoder.raw_decode(text, start)
-        if (twice := jsonl.repeated_key(text[start:at].encode())) is not None:
-            line, column = text.count("\n", 0, start) + twice.line, twice.column
-            if twice.line == 1:
-                column += start - text.rfind("\n", 0, start) - 1
-            found[number] = jsonl.Repeated(twice.key, line, column)
 
 
 def _objects_in_lines(stream: BinaryIO, name: str) -> Iterator[Item] | None:

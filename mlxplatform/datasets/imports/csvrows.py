@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-import msgspec
-
+from mlxplatform.datasets import convert
 from mlxplatform.datasets.imports.items import Plain, Problem, Unreadable, named
 from mlxplatform.files import jsonl
 
@@ -82,7 +81,7 @@ def _check_header(header: list[str], file: str) -> None:
         before = header.index(cell) + 1
         if before < column:
             what = (
-                f"columns {before} and {column} are both called {cell!r}"
+                f"columns {before} and {column} are both called {convert.name_of(cell)!r}"
                 if cell
                 else f"columns {before} and {column} have no name"
             )
@@ -92,11 +91,15 @@ def _check_header(header: list[str], file: str) -> None:
 def _decoded(values: dict[str, Any], columns: frozenset[str], where: str, name: str) -> Problem | None:
     """Turns JSON text in the columns that hold lists into what it says, or what is wrong with it."""
     for column in columns:
-        if (raw := values[column].strip()).startswith(("[", "{")):
-            try:
-                values[column] = msgspec.json.decode(raw)
-            except (msgspec.DecodeError, RecursionError):
-                return Problem(where, "not_json", f"is not JSON: {jsonl.explain(raw.encode()).reason}", None, name, column)
+        raw = values[column].strip()
+        if not raw:
+            del values[column]  # a cell without anything says nothing
+        elif raw.startswith(("[", "{")):
+            read = jsonl.value_of(raw.encode())
+            if isinstance(read, jsonl.BadLine):
+                why = f"is not JSON: {read.reason}" if read.code == "not_json" else read.reason
+                return Problem(where, read.code, why, None, name, column)
+            values[column] = read
     return None
 
 

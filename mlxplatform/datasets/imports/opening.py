@@ -156,14 +156,14 @@ def _by_content(start: bytes, form: str, name: str) -> str:
         return "parquet"
     if start.startswith(b"ARROW1") or form == "arrow":
         return "arrow"
-    if form == "parquet":
-        return form
     looked = start.lstrip().lower() if start[:1] in b" \r\n\t<" else start
     for magic, code, sentence in MISTAKEN:
         if looked.startswith(magic) or start.startswith(magic):
             raise Unreadable(code, f"{named(name)} {sentence}")
     if start[TAR_AT : TAR_AT + len(TAR)] == TAR:
         raise Unreadable("archive", f"{named(name)} is a tar archive. Unpack it.")
+    if form == "parquet":
+        return form
     if start[1:2] == b"\x00" or (start[:1] == b"\x00" and start[1:2] not in (b"", b"\x00")):
         raise Unreadable("utf16", f"{named(name)} is encoded as UTF-16 or UTF-32. Save it as UTF-8.")
     text = start.removeprefix(jsonl.BOM).lstrip()

@@ -16,6 +16,7 @@ from mlxplatform.datasets.inputs import bad, refuse_nul
 from mlxplatform.datasets.models import Dataset, DatasetVersion
 from mlxplatform.datasets.submit import parse_tags
 from mlxplatform.files import service as files
+from mlxplatform.files.models import StoredFile
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs import service
 from mlxplatform.jobs.models import Job
@@ -38,6 +39,16 @@ FIELDS = (
 )
 #: A data set's name; the oldest ones have no owner.
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(?:/[A-Za-z0-9][\w.-]{0,95})?")
+#: Which of the names make a row: those it needs, and those it may have beside them.
+TOGETHER: tuple[tuple[frozenset[str], frozenset[str]], ...] = tuple(
+    (frozenset(needed), frozenset(beside))
+    for needed, beside in (
+        (("user", "assistant"), ("system",)),
+        (("prompt", "completion"), ()),
+        (("chosen", "rejected"), ("prompt",)),
+        (("text",), ()),
+    )
+)
 TARGETS = ("user", "assistant", "system", "prompt", "completion", "chosen", "rejected", "text")
 
 
@@ -151,7 +162,19 @@ def _columns(raw: Any) -> dict[str, str]:
     for target, column in raw.items():
         if target not in TARGETS or not isinstance(column, str) or not column:
             raise bad(f"columns.{target}", f"columns maps {', '.join(TARGETS)} to column names")
+    if not any(needed <= raw.keys() <= needed | beside for needed, beside in TOGETHER):
+        told = "; ".join(" + ".join([*sorted(needed), *(f"[{name}]" for name in beside)]) for needed, beside in TOGETHER)
+        raise bad("columns", f"columns names {' + '.join(sorted(raw))}, which make no row; these do: {told}")
     return dict(raw)
+
+
+def file_of(key: str, project: str) -> StoredFile | None:
+    """The uploaded file of the import that was asked for under this idempotency key, if there is one and it is still there."""
+    job = Job.objects.filter(project=project, idempotency_key=key, kind=KIND).first()
+    options = job.config["import"] if job is not None else {}
+    if options.get("source") != "file":
+        return None
+    return files.visible(project).filter(pk=options["reference"]).first()
 
 
 def submit(

@@ -7,6 +7,7 @@ Columns that no format uses (an id, a source, a score) are learned from the care
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import takewhile
 from typing import Any, Literal, NamedTuple
@@ -21,6 +22,8 @@ _encode = msgspec.json.Encoder().encode
 
 #: Columns without a use that are learned; more of them are no table but a mixture.
 MOST_EXTRAS = 64
+#: What no field of a decoder's struct may have in its name.
+_NO_FIELD = re.compile(r'["\\\x00-\x1f]')
 
 
 class QuickRow(NamedTuple):
@@ -85,15 +88,15 @@ def _chat(row: _Chat) -> _Chat | None:
 
 
 def _text(row: _Text) -> _Text | None:
-    return row if row.text else None
+    return row if row.text.strip() else None
 
 
 def _pair(row: _Pair) -> _Pair | None:
-    return row if row.completion else None
+    return row if row.completion.strip() else None
 
 
 def _preference(row: _Preference) -> _Preference | None:
-    return row if row.chosen and row.rejected and row.chosen != row.rejected else None
+    return row if row.chosen.strip() and row.rejected.strip() and row.chosen != row.rejected else None
 
 
 def _alpaca(row: _Alpaca) -> _Chat | None:
@@ -137,7 +140,8 @@ class QuickReader:
         before = self._known.get(form)
         seen = before.extras if before else ()
         extras = seen + tuple(sorted(left_out.difference(seen)))
-        self._form = form if form in _FORMS and len(extras) <= MOST_EXTRAS and not _other_form(form, extras) else ""
+        learnable = len(extras) <= MOST_EXTRAS and not any(map(_NO_FIELD.search, extras))
+        self._form = form if form in _FORMS and learnable and not _other_form(form, extras) else ""
         if self._form and (before is None or extras != seen):
             decoder = msgspec.json.Decoder(_with_extras(_FORMS[form][0], extras))
             self._known[form] = _Known(extras, frozenset(extras), decoder)

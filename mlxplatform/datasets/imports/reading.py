@@ -155,7 +155,7 @@ def mapped(row: dict[str, Any], columns: dict[str, str]) -> dict[str, Any]:
     """The row under our names. Raises BadRow for a column that is not there."""
     for column in columns.values():
         if column not in row:
-            raise convert.BadRow("row", f"has no column {column}; it has {', '.join(list(map(str, row))[:12])}")
+            raise convert.BadRow("row", f"has no column {column}; it has {convert.keys_of(row)}")
     named = {target: row[column] for target, column in columns.items()}
     if "assistant" in named or "user" in named:
         messages = [

@@ -17,7 +17,7 @@ import msgspec
 from django.db import transaction
 from django.utils import timezone
 
-from mlxplatform.datasets import convert, finishing, lifecycle, rowsource, rowtext
+from mlxplatform.datasets import convert, finishing, formats, lifecycle, rowsource, rowtext, shape
 from mlxplatform.datasets import publish as publishing
 from mlxplatform.datasets.card import card
 from mlxplatform.datasets.filters.near import NearDuplicates
@@ -35,8 +35,8 @@ from mlxplatform.jobs.models import Job
 KEPT_PROBLEMS = 200
 #: Problems named in the job's error.
 SHOWN_PROBLEMS = 20
-#: Columns that were left out, of those the report names.
-SHOWN_COLUMNS = 20
+#: Columns that were left out, of those the report names, and how many are counted.
+SHOWN_COLUMNS, COUNTED_COLUMNS = 20, 1_000
 #: Rows between looks at the job's wishes, and between progress events.
 CHECK_ROWS, TELL_ROWS = 1_000, 20_000
 #: Bytes of lines gathered before they are written.
@@ -62,11 +62,28 @@ class Tally:
     dropped: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
 
+    def leave_out(self, columns: frozenset[str]) -> None:
+        """Count columns without a use; of a mixture that always has new ones, the first."""
+        for column in columns:
+            if column in self.left_out or len(self.left_out) < COUNTED_COLUMNS:
+                self.left_out[column] += 1
+
     def note(self, problem: Problem) -> None:
         self.bad += 1
         self.dropped[problem.code] += 1
         if len(self.problems) < KEPT_PROBLEMS:
             self.problems.append(problem)
+
+
+def _as_chat(row: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """A row among conversations as one of them, or why it cannot be one."""
+    if "rejected" in row:
+        return row, "a preference among conversations, whose rejected answer would be lost"
+    chat = formats.to_messages(row)
+    if chat is None:
+        return row, "plain text among conversations"
+    field, why = shape.problem(chat)
+    return chat, f"as a conversation, {field} {why}" if why else ""
 
 
 class Mixed(Exception):
@@ -178,15 +195,15 @@ class Import:
                     raise Mixed
             tally.forms[form] += 1
             if left_out:
-                tally.left_out.update(left_out)
+                tally.leave_out(left_out)
             if isinstance(row, bytes):
                 tally.used += 1
                 yield split, row
                 continue
             if self.unify:
-                chat = convert.to_messages(row)
-                if chat is None:
-                    tally.note(Problem(where, "mixed_forms", "plain text among conversations", file=name))
+                chat, why = _as_chat(row)
+                if why:
+                    tally.note(Problem(where, "mixed_forms", why, file=name))
                     continue
                 row = chat
             if self._repeats(row):
@@ -222,7 +239,7 @@ class Import:
             "problems": [{"message": str(problem), **asdict(problem)} for problem in tally.problems],
             "bad_rows": tally.bad,
             "source": self._source(),
-            "left_out": dict(tally.left_out.most_common(SHOWN_COLUMNS)),
+            "left_out": self._left_out(),
         }
         self.version.report = report
         DatasetVersion.objects.filter(pk=self.version.pk).update(report=report)
@@ -230,6 +247,9 @@ class Import:
             raise JobFailed("bad_rows", self._sentence())
         if not tally.used:
             raise JobFailed("zero_rows", self._sentence() if tally.bad else "The source has no rows.")
+
+    def _left_out(self) -> dict[str, int]:
+        return {convert.name_of(name): number for name, number in self.tally.left_out.most_common(SHOWN_COLUMNS)}
 
     def _source(self) -> dict[str, str]:
         """Where the rows come from, for people and for another import of the same."""
@@ -293,7 +313,7 @@ class Import:
         if tally.bad:
             version.notes.append(f"{tally.bad} of {tally.read} rows could not be used and were skipped.")
         if tally.left_out:
-            named = ", ".join(f"{name} ({number} rows)" for name, number in tally.left_out.most_common(SHOWN_COLUMNS))
+            named = ", ".join(f"{name} ({number} rows)" for name, number in self._left_out().items())
             version.notes.append(f"Columns that no training format uses were left out: {named}.")
         version.report["seconds"] = round(time.monotonic() - self.started, 2)
         self.ctx.check()

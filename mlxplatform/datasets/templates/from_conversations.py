@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
-from mlxplatform.datasets import convert, origins, shape
+from mlxplatform.datasets import convert, formats, origins, shape
 from mlxplatform.datasets.imports.items import Problem, Unreadable
 from mlxplatform.datasets.imports.opening import items
 from mlxplatform.datasets.templates.base import PROJECT, Ask, Draft, Drop, Field, Inputs, Source, Template
@@ -36,7 +36,7 @@ def _dropped(problem: Problem) -> Drop:
 
 def _conversation(number: int, where: str, entry: Any) -> Source | Drop:
     try:
-        row = convert.to_messages(convert.read(entry)[1])
+        row = formats.to_messages(convert.read(entry)[1])
     except convert.BadRow as error:
         return Drop("not_a_conversation", f"{error.field}: {error.message}", where)
     if row is None:

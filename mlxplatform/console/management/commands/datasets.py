@@ -15,7 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 
 from mlxplatform.console import following, terminal
-from mlxplatform.datasets.convert import EXPORTS
+from mlxplatform.datasets.formats import EXPORTS
 from mlxplatform.datasets.imports.opening import FORMATS
 from mlxplatform.datasets.queries import SPLITS
 from mlxplatform.datasets.submit import PREVIEW_ROWS
