@@ -58,6 +58,9 @@ def check_merge(body: dict[str, Any], project: str | None) -> dict[str, Any]:
     chosen = [_lora(name, project, "adapters") for name in order["adapters"]]
     if len({one.id for one in chosen}) < len(chosen):  # an id and a name of the same
         raise invalid("adapters", "Name at least two different adapters.")
+    other = next((one for one in chosen if one.adapter.fine_tune_type != "lora"), None)
+    if other is not None:
+        raise invalid("adapters", f"Only plain LoRA adapters can be merged; {other.asked_as} is {other.adapter.fine_tune_type}.")
     if len({(one.adapter.base_model, one.adapter.base_revision) for one in chosen}) > 1:
         raise invalid("adapters", "The adapters have different base models.")
     if weights is None:

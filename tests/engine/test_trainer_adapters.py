@@ -13,6 +13,7 @@ from django.test import Client
 from safetensors.numpy import load_file
 
 from mlxplatform.files import service as files
+from mlxplatform.jobs.context import JobContext
 from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.pulse import Pulse
 from mlxplatform.library import local_adapters, local_models, starters
@@ -22,6 +23,7 @@ from tests.engine.test_trainer_finetune import CODE, answer_of, upload
 from tests.fixtures import tiny_model
 from tests.fixtures.trainer_jobs import payloads, run_to_end
 from tests.fixtures.training_data import TROUBLES, spoil
+from workers.tasks import adapters
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("broker")]
 
@@ -89,6 +91,10 @@ def test_a_merge_is_the_sum_of_its_parts(worker: Pulse) -> None:
         20.0 * weight * part[f"{layer}.lora_a"] @ part[f"{layer}.lora_b"] for part, weight in zip(parts, (1.0, 0.5), strict=True)
     )
     assert whole[f"{layer}.lora_a"] @ whole[f"{layer}.lora_b"] == pytest.approx(expected, abs=1e-4)
+    # A worker that died after publishing: the next attempt finds all it needs in the directory, whatever became of the parts.
+    Adapter.objects.filter(pk__in=[merged.id, first.id]).delete()
+    again = adapters.merge(JobContext(job))
+    assert {**again, "stats": job.result["stats"]} == job.result
     row = Adapter.objects.get(pk=merged.id)
     assert row.parents == [first.id, second.id] and local_adapters.find_name(row.name, settings.HOME) == merged
 

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from mlxplatform.training import finetuning
 from tests.fixtures import tiny_model
-from workers.trainer import finetune, report
+from workers.trainer import adapters, combine, finetune, model_files, report
 from workers.trainer.control import Control, Stop
 from workers.trainer.report import Explained
 
@@ -116,7 +116,7 @@ def test_a_run_asked_to_finish_before_its_first_step_publishes_its_first_update(
     assert any(value.any() for name, value in run.weights.items() if name.endswith("lora_b"))
 
 
-@pytest.mark.parametrize("at", [2, 5, 8, 10, 13])
+@pytest.mark.parametrize("at", [2, 5, 10])
 def test_a_wish_to_finish_within_a_reference_pass_or_a_validation_is_kept(make: Make, at: int) -> None:
     """Looks of this run: one after reading, four for the reference, two for the first validation, two steps, and so on."""
     run = make([PAIR], valid=[PAIR], method="dpo", iters=50, steps_per_eval=2)
@@ -127,11 +127,14 @@ def test_a_wish_to_finish_within_a_reference_pass_or_a_validation_is_kept(make: 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"grad_accumulation_steps": 3, "optimizer": "sgd", "learning_rate": 0.05},
+        pytest.param({"grad_accumulation_steps": 3, "optimizer": "sgd", "learning_rate": 0.05}, marks=pytest.mark.drill),
         {"grad_accumulation_steps": 3, "lora_plus_ratio": 4.0, "lora_dropout": 0.1, "lr_schedule": "linear"},
-        {"optimizer": "adafactor", "num_layers": 1},
-        {"optimizer": "muon", "warmup_iters": 3, "grad_accumulation_steps": 2},
-        {"fine_tune_type": "dora", "optimizer": "adam", "target_modules": ["q_proj", "mlp.down_proj"]},
+        pytest.param({"optimizer": "adafactor", "num_layers": 1}, marks=pytest.mark.drill),
+        pytest.param({"optimizer": "muon", "warmup_iters": 3, "grad_accumulation_steps": 2}, marks=pytest.mark.drill),
+        pytest.param(
+            {"fine_tune_type": "dora", "optimizer": "adam", "target_modules": ["q_proj", "mlp.down_proj"]},
+            marks=pytest.mark.drill,
+        ),
     ],
     ids=lambda fields: fields.get("optimizer", "lora+"),
 )
@@ -261,3 +264,32 @@ def test_equal_rows_are_never_on_both_sides(make: Make, said: list[tuple[str, di
 
     assert result["dataset"]["train"]["rows_used"] == 20 and not result["validation"]
     assert any("no validation set" in fields.get("line", "") for event, fields in said if event == "log")
+
+
+def test_adapters_of_other_layers_and_ranks_merge_into_one_that_can_be_mounted(make: Make, tmp_path: Path) -> None:
+    """The logits with the merged adapter are the base's and each adapter's effect; here, one adapter alone and twice."""
+    some = make(num_layers=1, target_modules=["q_proj"], rank=2, learning_rate=0.05)
+    other = make(target_modules=["mlp.down_proj", "v_proj"], rank=4)
+    for run in (some, other):
+        run.go()
+    folders = [run.home / "out" / "ad_1" for run in (some, other)]
+    task = {"task": "merge", "paths": [str(folder) for folder in folders], "adapters": ["a", "b"], "name": "ft:x", "job": "j"}
+    combine.run({**task, "weights": [2.0, 0.0], "project": "p", "output_root": str(tmp_path / "m"), "output": "ad_m"}, Wishes())
+
+    alone, merged, base = (_logits(Path(some.task["source"]), one) for one in (folders[0], tmp_path / "m" / "ad_m", None))
+    config = json.loads((tmp_path / "m" / "ad_m" / "adapter_config.json").read_text())
+    assert (config["num_layers"], config["lora_parameters"]["rank"]) == (2, 4)
+    folded = json.loads((folders[0] / "adapter_config.json").read_text())
+    folded["lora_parameters"]["scale"] *= 2
+    (folders[0] / "adapter_config.json").write_text(json.dumps(folded))
+    assert np.allclose(merged, _logits(Path(some.task["source"]), folders[0]), atol=1e-4)
+    assert not np.allclose(merged, alone, atol=1e-2) and not np.allclose(merged, base, atol=1e-2)
+
+
+def _logits(source: Path, adapter: Path | None) -> np.ndarray:
+    import mlx.core as mx
+
+    model, _ = model_files.load(source)
+    if adapter is not None:
+        adapters.mount(model, adapter)
+    return np.array(model(mx.array([[5, 6, 7, 8]])))

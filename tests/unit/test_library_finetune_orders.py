@@ -284,7 +284,7 @@ def test_lists_page_by_id_and_filter_by_metadata() -> None:
     assert client.get(f"{events}?after={client.get(events).json()['data'][0]['id']}").status_code == 200
     for after in ("x", "ftevent-1", f"ftevent-{first['data'][1]['id'].removeprefix('ftjob-')}-1"):
         assert client.get(f"{events}?after={after}").status_code == 400
-    for query in ("limit=0", "limit=x", "limit=101", "after=ftjob-nothing"):
+    for query in ("limit=0", "limit=x", "limit=101", "after=ftjob-nothing", "metadata=5"):
         assert client.get(f"/v1/fine_tuning/jobs?{query}").status_code in {400, 404}
 
 

@@ -11,7 +11,7 @@ from django.conf import settings
 
 from mlxplatform import paths
 from mlxplatform.files import service as files
-from mlxplatform.jobs.context import JobContext
+from mlxplatform.jobs.context import JobContext, JobFailed
 from mlxplatform.library import announced, local_adapters, names, publication
 from mlxplatform.training import finetuning, registry
 from mlxplatform.training.models import Adapter
@@ -48,12 +48,11 @@ def merge(ctx: JobContext) -> dict[str, Any]:
     """Make one adapter out of several."""
     order = ctx.config
     root, output = paths.adapters_dir(settings.HOME), finetuning.adapter_id(ctx.job_id)
-    with RefusalsExplained():
-        chosen = [registry.choose(adapter, None) for adapter in order["adapters"]]
-        folders = [one.folder for one in chosen]
-    sources = [one.adapter for one in chosen]
-    name = finetuning.model_name({"model": sources[0].base_model, "suffix": order["suffix"]}, ctx.job_id)
+    stats: dict[str, Any] = {}
     if publication.provenance(root / output).get("job") != ctx.job_id:
+        with RefusalsExplained():
+            folders = [registry.choose(adapter, None).folder for adapter in order["adapters"]]
+        base = local_adapters.read(folders[0])
         task = {
             **order,
             **machine(),
@@ -62,33 +61,35 @@ def merge(ctx: JobContext) -> dict[str, Any]:
             "paths": [str(folder) for folder in folders],
             "output_root": str(root),
             "output": output,
-            "name": name,
+            "name": finetuning.model_name({"model": base.base_model if base else "", "suffix": order["suffix"]}, ctx.job_id),
             "project": ctx.project,
         }
-        result = Run(ctx, task, 0, "merge adapters").result()
-    else:
-        result = {"adapter": output}
-    first = sources[0]
+        stats = {"stats": Run(ctx, task, 0, "merge adapters").result()["stats"]}
+    # As it lies there, whether this attempt made it or one that died: what it was made of may be deleted by now.
+    made = local_adapters.find(output, settings.HOME)
+    if made is None:
+        raise JobFailed("adapter_incomplete", "The merged adapter is not there any more.")
     Adapter.objects.update_or_create(
         id=output,
         defaults={
             "project": ctx.project,
-            "name": name,
-            "base_model": first.base_model,
-            "base_revision": first.base_revision,
+            "name": made.name,
+            "base_model": made.base_model,
+            "base_revision": made.base_revision,
             "method": "merge",
-            "fine_tune_type": first.fine_tune_type,
+            "fine_tune_type": made.fine_tune_type,
             "job": ctx.job_id,
             "parents": order["adapters"],
-            "config": {"rank": result.get("rank"), "scale": 1.0, "weights": order["weights"]},
+            "config": {"rank": made.rank, "scale": made.scale, "weights": order["weights"]},
             "lineage": {"adapters": order["adapters"]},
-            "bytes": result.get("bytes", 0),
+            "bytes": made.bytes,
+            "created_by": ctx.created_by,
         },
     )
-    ctx.artefact("adapter", id=output, asked_as=name)
-    if first.fine_tune_type in local_adapters.SERVED:
-        announced.wait_until_known(ctx, name)
-    return {**result, "name": name}
+    ctx.artefact("adapter", id=output, asked_as=made.name)
+    if made.fine_tune_type in local_adapters.SERVED:
+        announced.wait_until_known(ctx, made.name)
+    return {"adapter": output, "rank": made.rank, "bytes": made.bytes, **stats, "name": made.name}
 
 
 def export(ctx: JobContext) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +53,21 @@ def _merge(task: dict[str, Any]) -> dict[str, Any]:
         merged[f"{name}.lora_b"] = mx.concatenate([b for _, b in parts], axis=0)
         ranks[name] = merged[f"{name}.lora_b"].shape[0]
     rank = max(ranks.values())
+    keys = sorted(set().union(*(config["lora_parameters"]["keys"] for config in configs)))
+    blocks = max(config["num_layers"] for config in configs)
+    for name, like in _unmatched(ranks, keys, blocks).items():
+        a, b = merged[f"{like}.lora_a"], merged[f"{like}.lora_b"]
+        merged[f"{name}.lora_a"], merged[f"{name}.lora_b"] = mx.zeros(a.shape, a.dtype), mx.zeros(b.shape, b.dtype)
+        ranks[name] = ranks[like]
     for name, own in ranks.items():  # mlx-lm knows one rank for all layers; zeros change nothing
         if own < rank:
             a, b = merged[f"{name}.lora_a"], merged[f"{name}.lora_b"]
             merged[f"{name}.lora_a"] = mx.pad(a, [(0, 0), (0, rank - own)])
             merged[f"{name}.lora_b"] = mx.pad(b, [(0, rank - own), (0, 0)])
-    keys = sorted(set().union(*(config["lora_parameters"]["keys"] for config in configs)))
     config = {
-        **{name: value for name, value in configs[0].items() if name != "step"},  # it is no step of one run any more
-        "num_layers": max(config["num_layers"] for config in configs),
+        # It is no step of one run any more, nor has it that run's ranks.
+        **{name: value for name, value in configs[0].items() if name not in {"step", "applied_ranks"}},
+        "num_layers": blocks,
         "lora_parameters": {"rank": rank, "scale": 1.0, "dropout": 0.0, "keys": keys},
         "name": task["name"],
         "project": task["project"],
@@ -86,6 +93,22 @@ def _merge(task: dict[str, Any]) -> dict[str, Any]:
             "scales": [c["lora_parameters"]["scale"] * w for c, w in zip(configs, task["weights"], strict=True)],
         },
     }
+
+
+def _unmatched(present: Iterable[str], keys: Sequence[str], blocks: int) -> dict[str, str]:
+    """Layers that mlx-lm will adapt because one adapter had them in another block → one of the same kind that is there."""
+    found = set(present)
+    numbers = [number for name in found if (number := block_of(name)) is not None]
+    missing: dict[str, str] = {}
+    for like in sorted(found):
+        key, own = next((key for key in keys if like.endswith(f".{key}")), None), block_of(like)
+        if key is None or own is None:
+            continue
+        prefix = like.removesuffix(f".{own}.{key}")
+        for number in range(max(numbers) - blocks + 1, max(numbers) + 1):
+            if (name := f"{prefix}.{number}.{key}") not in found:
+                missing.setdefault(name, like)
+    return missing
 
 
 def _gguf(task: dict[str, Any], control: Control) -> dict[str, Any]:

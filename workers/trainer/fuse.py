@@ -28,7 +28,9 @@ def run(task: dict[str, Any], control: Control) -> dict[str, Any]:
     report.stage("write", 0.8, "Writing.")
     with publication.private_directory(models) as folder:
         model_files.save(folder, source, model, config)
-        model_files.load(folder)  # shapes and names are checked before anybody can see it
+        written, _ = model_files.load(folder)  # shapes and names are checked before anybody can see it
+        model_files.require_numbers(written)
+        del written
         control.between_steps()
         publication.write_provenance(
             folder, kind="fuse", base=task["model"], base_revision=task["revision"], adapter=task["adapter"], job=task["job"]

@@ -55,8 +55,7 @@ class Calibration:
     def of(cls, source: Path) -> Calibration:
         text = (TEXTS / "calibration.txt").read_text(encoding="utf-8")
         ids = model_files.text_ids(source, text)
-        limit = json.loads((source / "config.json").read_text()).get("max_position_embeddings") or LENGTH
-        length = min(LENGTH, limit, len(ids))
+        length = min(model_files.window(source, LENGTH), len(ids))
         count = min(len(ids) // length, WINDOWS)
         windows = mx.array(ids[: count * length]).reshape(count, length)
         return cls(windows, hashlib.sha256(text.encode()).hexdigest())

@@ -69,6 +69,31 @@ def text_ids(folder: Path, text: str) -> list[int]:
     return ids
 
 
+def window(folder: Path, most: int) -> int:
+    """Tokens a text may have to be read at once: ``most``, or the model's own window where that is less.
+
+    Raises:
+        Explained: after so few tokens there is no next one to foretell.
+    """
+    config = json.loads((folder / "config.json").read_text())
+    stated = config.get("max_position_embeddings")
+    found = min(most, stated) if type(stated) is int and stated > 0 else most
+    if found < 2:
+        raise Explained("window_too_short", "The model's window is a single token: there is nothing to measure it by.")
+    return found
+
+
+def require_numbers(model: nn.Module) -> None:
+    """
+    Raises:
+        Explained: a weight, or what packed ones are scaled by, is NaN or infinite.
+    """
+    flat: Any = tree_flatten(model.parameters())
+    for name, value in flat:
+        if mx.issubdtype(value.dtype, mx.floating) and not mx.isfinite(value).all().item():
+            raise Explained("not_finite", f"{name} holds NaN or infinity; nothing was published.")
+
+
 def cast(model: nn.Module, dtype: str) -> None:
     """Bring floating-point parameters to a dtype, except those the architecture keeps as they are."""
     target = getattr(mx, dtype)

@@ -12,7 +12,6 @@ On a CPU both run as dense float32 (the same numbers, 30 times faster), hence no
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import shutil
 import time
@@ -28,6 +27,7 @@ from mlx import nn
 
 from workers.engine import platform
 from workers.trainer import model_files
+from workers.trainer.report import Explained
 
 TEXTS = Path(__file__).parent / "texts"
 #: Tokens per window, and at most so many windows.
@@ -65,9 +65,8 @@ class Evaluation:
     @classmethod
     def of(cls, source: Path, device: str, folder: Path) -> Evaluation:
         text = (TEXTS / "evaluation.txt").read_text(encoding="utf-8")
-        config = json.loads((source / "config.json").read_text())
         ids = model_files.text_ids(source, text)
-        window = min(WINDOW, config.get("max_position_embeddings") or WINDOW, len(ids))
+        window = min(model_files.window(source, WINDOW), len(ids))
         count = min(WINDOWS, len(ids) // window)
         windows = np.array(ids[: count * window], dtype=np.int32).reshape(count, window)
         return cls(source, device, folder, windows, hashlib.sha256(text.encode()).hexdigest())
@@ -82,6 +81,10 @@ class Evaluation:
             step(index, len(self.windows))
             logs = _log_probabilities(model, window)
             losses.append(_true_token_losses(logs, window))
+            if not np.isfinite(losses[-1]).all():
+                raise Explained(
+                    "not_finite", "What the original says is no number: its weights, or what comes of them, are spoiled."
+                )
             self._file(index).write_bytes(logs.astype(np.float32).tobytes())
         self._baseline = {"losses": np.concatenate(losses), "load_s": load_s, **self._speeds(model)}
         del model
@@ -97,8 +100,15 @@ class Evaluation:
             step(index, len(self.windows))
             ours = _log_probabilities(model, window)
             theirs = np.fromfile(self._file(index), np.float32).reshape(len(window), -1)
-            divergences.append((np.exp(theirs) * (theirs - ours)).sum(axis=-1))
             losses.append(_true_token_losses(ours, window))
+            if not np.isfinite(losses[-1]).all():
+                message = (
+                    "What the new model says is no number, so nothing was published: its dtype may be too narrow for a weight."
+                )
+                raise Explained("not_finite", message)
+            likely = np.exp(theirs)
+            with np.errstate(invalid="ignore"):  # what could never come has no part in it
+                divergences.append(np.where(likely > 0, likely * (theirs - ours), 0).sum(axis=-1))
             best, before = ours.argmax(-1), theirs.argmax(-1)
             same.append(best == before)
             right, was_right = best[:-1] == window[1:], before[:-1] == window[1:]

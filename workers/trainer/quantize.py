@@ -263,3 +263,4 @@ def _share(control: Control, name: str, start: float, share: float) -> Callable[
 def _read_back(folder: Path) -> None:
     model, _ = model_files.load(folder)
     mx.eval(model.parameters())
+    model_files.require_numbers(model)

@@ -35,7 +35,7 @@ def calibration_windows(source: Path, device: str = "") -> tuple[list[mx.array],
     """Token windows, read together as one batch, and the text's hash. The text is not the evaluation's."""
     text = (TEXTS / "calibration.txt").read_text(encoding="utf-8")
     ids = model_files.text_ids(source, text)
-    length = _LENGTHS.get(device, LENGTH)
+    length = model_files.window(source, _LENGTHS.get(device, LENGTH))
     chunks = [ids[start : start + length] for start in range(0, max(len(ids) - length + 1, 1), length)]
     order = np.random.Generator(np.random.PCG64(42)).permutation(len(chunks))[:WINDOWS]
     return [mx.array([chunks[index] for index in sorted(order.tolist())])], hashlib.sha256(text.encode()).hexdigest()

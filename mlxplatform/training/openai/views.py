@@ -52,7 +52,9 @@ def jobs(request: HttpRequest) -> dict[str, Any]:
         cursor = _find(request, after, param="after")
         found = found.filter(Q(created_at__lt=cursor.created_at) | Q(created_at=cursor.created_at, id__lt=cursor.id))
     wanted = {name[len("metadata[") : -1]: value for name, value in request.GET.items() if name.startswith("metadata[")}
-    if wanted or request.GET.get("metadata") == "null":
+    if request.GET.get("metadata", "null") != "null":
+        raise invalid("metadata", "metadata must be null for jobs without any, or metadata[key]=value for each pair to look for.")
+    if wanted or "metadata" in request.GET:
         runs = TrainingRun.objects.filter(job__in=found.values("id"))
         if wanted:
             # Compared here: a client's key in a lookup's name would be read as an operator of the database.
