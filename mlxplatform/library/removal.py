@@ -1,4 +1,4 @@
-"""Deleting a model of the data directory; one that is in memory is not deleted under its readers."""
+"""Deleting a model of the data directory; one that is in memory, or that a job works on, is not deleted under its readers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from mlxplatform import paths
 from mlxplatform.accounts import audit
 from mlxplatform.inference.contract import Refusal
 from mlxplatform.inference.placement import live_hosts, model_not_found
+from mlxplatform.jobs.models import Job
+from mlxplatform.jobs.states import TERMINAL
 from mlxplatform.library import local_models, publication
 from mlxplatform.library.local_models import LocalModel
 
@@ -25,7 +27,7 @@ def remove(model_id: str, actor: str, *, project: str = "default", in_memory: se
     """Delete it and say so in the audit log.
 
     Raises:
-        Refusal: 404 it is not here, 409 it is in memory, 400 it lies in a folder that is not ours.
+        Refusal: 404 it is not here, 409 it is in memory or a job needs it, 400 it lies in a folder that is not ours.
     """
     if model_id in (async_to_sync(serving)() if in_memory is None else in_memory):
         raise Refusal(409, "model_in_use", "The model is in memory; unload it first.", param="model")
@@ -34,6 +36,10 @@ def remove(model_id: str, actor: str, *, project: str = "default", in_memory: se
         raise model_not_found(model_id)
     if model.source != "home":
         raise Refusal(400, "not_ours", f"The model lies in {_ELSEWHERE[model.source]}.", param="model")
+    needing = Job.objects.exclude(state__in=TERMINAL).filter(config__model=model.id).order_by("created_at").first()
+    if needing is not None:
+        message = f"The job {needing.id} ({needing.kind}, {needing.state}) needs the model; wait for its end or cancel it first."
+        raise Refusal(409, "model_in_use", message, param="model")
     publication.remove(paths.models_dir(settings.HOME), model.id)
     audit.record(actor, "model.delete", model.id, project=project, before={"bytes": model.bytes})
     return model

@@ -32,7 +32,7 @@ def source(tmp_path: Path) -> Path:
 def run(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(report, "emit", lambda event, **fields: json.dumps(fields, allow_nan=False))
 
-    def one(**fields: Any) -> dict[str, Any]:
+    def one(control: Control | None = None, **fields: Any) -> dict[str, Any]:
         order = {"method": "plain", "mode": "affine", "bits": 4, "group_size": 32, "recipe": None, "target_bpw": None}
         order |= {
             "model": "m",
@@ -44,7 +44,7 @@ def run(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
             "job": "j",
         }
         places = {"source": str(source), "models": str(tmp_path / "models"), "work": str(tmp_path / "work"), "source_bytes": 1}
-        return quantize.run({**order, **places, **fields}, Control())
+        return quantize.run({**order, **places, **fields}, control or Control())
 
     return one
 
@@ -75,6 +75,17 @@ def test_a_model_that_gives_no_numbers_is_never_published(
 
     assert failure.value.code == "not_finite" and words in failure.value.message
     assert list((tmp_path / "models").iterdir() if (tmp_path / "models").exists() else ()) == []
+
+
+def test_an_original_that_is_deleted_meanwhile_makes_no_model_without_a_tokenizer(run: Run, source: Path, tmp_path: Path) -> None:
+    class Deleting(Control):
+        def between_steps(self) -> None:
+            shutil.rmtree(source, ignore_errors=True)  # its weights are open; everything else is gone
+
+    with pytest.raises(Explained, match="went away meanwhile"):
+        run(Deleting(), report=False)
+
+    assert list((tmp_path / "models").iterdir()) == []
 
 
 @pytest.mark.parametrize(("said", "ends"), [(1, "window_too_short"), ("many", ""), (16, "")])

@@ -16,7 +16,7 @@ from mlxplatform.datasets.models import Dataset, DatasetVersion
 from mlxplatform.files import service as files
 from mlxplatform.jobs.models import Job
 from mlxplatform.training import finetuning, quantization
-from mlxplatform.training.models import Adapter
+from mlxplatform.training.models import Adapter, QualityReport
 from tests.fixtures import tiny_model
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -109,6 +109,78 @@ def test_runs_whose_order_does_not_say_what_on_are_offered_all_the_same() -> Non
     get_user_model().objects.create_superuser("old", password="a long password")
     client = Client(headers={"host": "localhost"})
     client.login(username="old", password="a long password")
-    for path in ("/console/models/runs", "/console/models/runs?job=job_old"):
+    for path in ("/console/models/runs", "/console/models/runs?job=job_old", "/v1/fine_tuning/jobs"):
         answer = client.get(path)
-        assert answer.status_code == 200 and b"job_old" in answer.content
+        assert answer.status_code == 200 and (b"job_old" in answer.content or b"ftjob-old" in answer.content)
+
+
+#: What people and programs put into addresses.
+_ODD = (
+    "",
+    "%00",
+    "..%2f..%2fetc",
+    "%F0%9F%90%88",
+    "a" * 3000,
+    "-1",
+    "1e9",
+    "NaN",
+    "null",
+    "%D9%A1",
+    "[]",
+    "x&x",
+    "%ff",
+    "%ED%A0%80",
+)
+_PAGES = {
+    "/console/models": ("q", "page"),
+    "/console/models/quantize": ("model", "bits", "candidate_bits", "report"),
+    "/console/models/finetune": ("model", "dataset", "iters", "target_modules", "do"),
+    "/console/models/one": ("model",),
+    "/console/models/hub": (),
+    "/console/models/reports": ("baseline",),
+    "/console/models/runs": ("job",),
+    "/library": ("x",),
+    "/fit": ("model", "context"),
+    "/downloads": ("x",),
+    "/api/adapters": ("base_model", "method", "job"),
+    "/api/quantize/reports": ("baseline",),
+    "/api/comparisons": ("model",),
+    "/api/hub/search": (),
+    "/api/gc/plan": ("x",),
+    "/api/hub/foreign": ("x",),
+    "/api/presets/fields": ("x",),
+    "/v1/fine_tuning/jobs": ("after", "limit", "metadata", "metadata[x]"),
+    "/admin/training/adapter/": ("q", "o", "p", "method", "e"),
+    "/admin/training/qualityreport/": ("q", "o", "p", "e"),
+    "/admin/training/trainingrun/": ("q", "o"),
+    "/admin/library/modelchoice/": ("q", "o"),
+}
+_BELOW = ("/console/models/reports/", "/console/models/adapters/", "/api/adapters/", "/api/quantize/reports/", "/api/library/")
+
+
+@pytest.mark.drill  # three hundred pages
+@pytest.mark.usefixtures("broker")
+def test_nothing_in_an_address_breaks_a_page() -> None:
+    for report_id, figures in (
+        ("job_r1", {}),
+        ("job_r2", {"quality": None, "mixed": None, "bytes": 5}),
+        ("job_r3", {"quality": {}}),
+    ):
+        report = {"model": "q", "baseline": "b", "baseline_revision": "r", "bytes": 5, "bits_per_weight": 4.5}
+        QualityReport.objects.create(job=report_id, figures=figures, kl_mean=None if figures else 0.0, **report)
+    made = {"base_model": "gone", "base_revision": "r", "method": "merge", "fine_tune_type": "lora"}
+    Adapter.objects.create(id="ad_merged", name="ft:gone:local:m:1", **made)
+    Adapter.objects.create(id="ad_full", name="ft:gone:local:f:1", model="full", **made, metrics={"evaluation": {"loss": {}}})
+    Job.objects.create(id="job_odd", kind="finetune", queue="gpujobs.local", config={}, state="failed")
+    get_user_model().objects.create_superuser("odd", password="a long password")
+    client = Client(headers={"host": "localhost"}, raise_request_exception=False)
+    client.login(username="odd", password="a long password")
+    tried = [f"{path}?{name}={value}" for path, names in _PAGES.items() for name in names for value in _ODD]
+    tried += [f"{path}{value}" for path in _BELOW for value in _ODD] + list(_PAGES)
+    tried += [f"/console/models/reports/job_r{n}" for n in (1, 2, 3)] + ["/console/models/reports?baseline=b"]
+    tried += [f"{path}{name}" for name in ("ad_merged", "ad_full") for path in ("/console/models/adapters/", "/api/adapters/")]
+    tried += ["/console/models/runs?job=job_odd&job=job_odd&job=x", "/api/finetune/job_odd/curve", "/console/jobs/job_odd"]
+
+    answers = {path: client.get(path).status_code for path in tried}
+
+    assert {path[:120]: status for path, status in answers.items() if status >= 500} == {}

@@ -215,6 +215,18 @@ def test_a_model_can_be_deleted_and_a_path_cannot() -> None:
     assert Client().delete("/api/library/..%2f..%2fetc").status_code == 404
 
 
+@pytest.mark.parametrize("state", ["queued", "running", "paused"])
+def test_a_model_that_a_job_needs_is_not_deleted(state: str) -> None:
+    tiny_model.install(settings.HOME, "needed")
+    job = Job.objects.create(kind="finetune", queue="gpujobs.local", config={"model": "needed"}, state=state)
+
+    answer = Client().delete("/api/library/needed")
+
+    assert (answer.status_code, answer.json()["code"]) == (409, "model_in_use") and job.id in answer.json()["error"]
+    Job.objects.filter(pk=job.id).update(state="done")
+    assert Client().delete("/api/library/needed").status_code == 200
+
+
 def test_disk_is_given_back_by_a_plan(hub: StubHub, worker: Pulse, tmp_path: Path) -> None:
     order()
     run_next(worker)

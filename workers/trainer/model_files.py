@@ -106,7 +106,11 @@ def cast(model: nn.Module, dtype: str) -> None:
 
 
 def save(folder: Path, source: Path, model: nn.Module, config: dict[str, Any]) -> None:
-    """Write weights, config and the files beside them; the model's weights are given up on the way."""
+    """Write weights, config and the files beside them; the model's weights are given up on the way.
+
+    Raises:
+        Explained: the original was deleted meanwhile, which is seen by the files beside its weights alone.
+    """
     from mlx_lm.utils import save_model
 
     save_model(folder, model, donate_model=True)
@@ -116,6 +120,8 @@ def save(folder: Path, source: Path, model: nn.Module, config: dict[str, Any]) -
         for file in source.glob(pattern):
             if file.is_file():
                 shutil.copyfile(file, folder / file.name)  # follows the links of a hub cache
+    if not (folder / "tokenizer.json").is_file():
+        raise Explained("model_not_found", "The files of the original went away meanwhile; nothing was published.")
 
 
 def tensor_bytes(model: nn.Module) -> int:

@@ -19,6 +19,10 @@ _STATES = {"done": "The job has successfully completed.", "queued": "The job wai
 _QUIET_STAGES = {"train"}
 
 
+#: What stands for the fields that an order of an earlier version did not have.
+_UNSAID: dict[str, Any] = {field.name: field.default for field in finetuning.FIELDS} | {"data": {}}
+
+
 def public_id(job_id: str) -> str:
     return f"ftjob-{job_id.removeprefix('job_')}"
 
@@ -33,7 +37,7 @@ def status(job: Job) -> str:
 
 
 def job_object(job: Job, run: TrainingRun | None, made: Adapter | None) -> dict[str, Any]:
-    order = job.config
+    order = _UNSAID | job.config
     surface = run.surface if run else {}
     data = order["data"]
     kind = surface.get("method") or {"sft": "supervised"}.get(order["method"], order["method"])
@@ -60,7 +64,7 @@ def job_object(job: Job, run: TrainingRun | None, made: Adapter | None) -> dict[
         "seed": order["seed"],
         "status": status(job),
         "trained_tokens": (job.result or {}).get("trained_tokens"),
-        "training_file": data.get("training_file") or f"{data.get('dataset')}@{data.get('version')}",
+        "training_file": data.get("training_file") or f"{data.get('dataset', '')}@{data.get('version', '')}",
         "validation_file": data.get("validation_file"),
         "integrations": [],
         "metadata": surface.get("metadata"),
