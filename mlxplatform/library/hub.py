@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import os
 import re
+import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -84,6 +85,7 @@ def pull(
         total, done = sum(siblings[name] for name in names), 0
         if on_plan is not None:
             on_plan(len(names), total)
+        _require_room(repo, info.sha or revision, {name: siblings[name] for name in names})
         for name in names:
             if siblings[name] >= RESUMABLE:
                 _asked(repo, lambda name=name: _fetch_blob(repo, name, info.sha))  # type: ignore[misc]
@@ -92,6 +94,23 @@ def pull(
             if on_file is not None:
                 on_file(name, done, total)
         return Snapshot(repo, info.sha or revision, total)
+
+
+def _require_room(repo: str, revision: str, files: dict[str, int]) -> None:
+    """
+    Raises:
+        HubError: the disk has no room for what is still to come; a full one would stop everything else here too.
+    """
+    folder = local_models.hub_cache() / f"models--{repo.replace('/', '--')}"
+    missing = sum(size for name, size in files.items() if not (folder / "snapshots" / revision / name).exists())
+    missing -= sum(partial.stat().st_size for partial in (folder / "blobs").glob("*.resumable.incomplete"))
+    local_models.hub_cache().mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(local_models.hub_cache()).free
+    if missing > free:
+        gib = 1 << 30
+        raise HubError(
+            "no_space", f"The download needs {missing / gib:.1f} GiB more, and the disk has {free / gib:.1f} GiB free."
+        )
 
 
 def _fetch_blob(repo: str, name: str, revision: str) -> None:

@@ -15,7 +15,7 @@ from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs.models import Job
 from mlxplatform.library import local_models
 from mlxplatform.library.models import ReservedName
-from mlxplatform.library.publication import is_model_id
+from mlxplatform.library.publication import MAX_ID, is_model_id
 
 
 def check(name: str, param: str) -> None:
@@ -24,7 +24,7 @@ def check(name: str, param: str) -> None:
         Refusal: 400 not a name, 409 a model of that name exists.
     """
     if not is_model_id(name):
-        allowed = "letters, digits, '.', '_', '-', and at most one '/'"
+        allowed = f"at most {MAX_ID} letters, digits, '.', '_', '-', and at most one '/'"
         raise Refusal(400, "invalid_value", f"{param} must be a model name: {allowed}.", param=param)
     root = paths.models_dir(settings.HOME)
     alike = next((model.id for model in local_models.scan(settings.HOME) if model.id.casefold() == name.casefold()), None)

@@ -151,6 +151,24 @@ def test_an_evaluation_is_what_its_rows_amount_to(run: Run, source: Path, tmp_pa
     assert found["tuned"] == found["base"] and found["loss_gain"] == 0
 
 
+def test_an_evaluation_of_what_gives_no_numbers_says_so(run: Run, source: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "once"}\n')
+    spoiled = Path(shutil.copytree(source, tmp_path / "spoiled"))
+    change(spoiled, "model.norm.weight", math.nan)
+    task = {
+        "adapter_path": "",
+        "rows": str(tmp_path / "rows.jsonl"),
+        "formats": ["text"],
+        "held_fraction": 0.0,
+        "max_examples": 9,
+    }
+    task |= {"device": "cpu", "max_seq_length": 64, "mask_prompt": True, "loss_on": "last"}
+
+    for base, tuned, words in ((source, spoiled, "The fine-tuned model"), (spoiled, source, "The base")):
+        with pytest.raises(Explained, match=f"{words} says nothing that is a number on row 1"):
+            evaluate.run({**task, "source": str(base), "tuned_path": str(tuned)}, Control())
+
+
 def test_an_adapter_too_strong_for_its_base_is_not_fused(run: Run, source: Path, tmp_path: Path) -> None:
     model, _ = model_files.load(source)
     config = {"fine_tune_type": "lora", "num_layers": 2, "lora_parameters": {"rank": 2, "scale": 1e9, "dropout": 0.0}}

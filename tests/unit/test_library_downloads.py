@@ -146,10 +146,11 @@ ODD_HUBS: list[tuple[str, int, bytes, str, str]] = [
 
 #: Asks the hub once for each line, and tells how it went.
 _ASKS = """
-import json, sys
+import json, shutil, sys
 from mlxplatform.library import hub
 for line in sys.stdin:
-    try: hub.search("x") if line == "search\\n" else hub.pull(line.strip())
+    if line == "full\\n": shutil.disk_usage = lambda path: shutil._ntuple_diskusage(9, 9, 5)
+    try: hub.search("x") if line == "search\\n" else hub.pull("somebody/tiny")
     except hub.HubError as error: print(json.dumps([error.code, str(error)]), flush=True)
 """
 
@@ -166,7 +167,10 @@ def test_whatever_answers_at_the_hubs_address_is_said(hub: StubHub, troubled: bo
     command = [sys.executable, "-c", _ASKS]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None and child.stdin is not None
-        every = [(REPO, TROUBLED)] if troubled else [*((REPO, one) for one in ODD_HUBS), *(("search", one) for one in searches)]
+        every = (
+            [("pull", TROUBLED)] if troubled else [*(("pull", one) for one in ODD_HUBS), *(("search", one) for one in searches)]
+        )
+        every += [] if troubled else [("full", ("nothing", 0, b"", "no_space", "the disk has 0.0 GiB free"))]
         for line, odd in every:
             where, status, content, code, words = odd
             hub.instead = (where, status, content)

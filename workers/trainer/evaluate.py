@@ -82,6 +82,9 @@ def _measure(
         loss = nn.losses.cross_entropy(logits, mx.array(targets))
         best = np.array(logits.argmax(-1))
         losses.append(np.array(loss)[counted])
+        if not np.isfinite(losses[-1]).all():
+            who = "The base" if name == "base" else "The fine-tuned model"
+            raise Explained("not_finite", f"{who} says nothing that is a number on row {index + 1} of those measured.")
         correct.append((best == targets)[counted])
     return {"losses": np.concatenate(losses).astype(np.float64), "correct": np.concatenate(correct)}
 
