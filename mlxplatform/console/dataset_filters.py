@@ -5,12 +5,13 @@ Nothing is validated here: what is no number stays text, to be refused by name w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from django.http import QueryDict
 
-from mlxplatform.datasets.filters.settings import PII_MODES
+from mlxplatform.datasets.filters.settings import PII_MODES, Judge
 
 #: What a flag's control says for the filter to be on.
 DROP = "drop"
@@ -40,7 +41,31 @@ FILTERS = (
 )
 
 
-def inputs(given: QueryDict) -> list[FilterInput]:
+def as_form(filters: Mapping[str, Any]) -> dict[str, str]:
+    """What the controls say for an order's filters."""
+    said: dict[str, str] = {}
+    for item in FILTERS:
+        value = filters.get(item.name)
+        if value is None:
+            continue
+        if item.kind == "flag":
+            said[f"filter_{item.name}"] = DROP if value else ""
+        elif item.kind == "list":
+            said[f"filter_{item.name}"] = ", ".join(value)
+        elif item.kind == "judge":
+            # An order leaves out what is as usual.
+            said[f"filter_{item.name}"] = f"{value.get('threshold', Judge().threshold):g}"
+        else:
+            said[f"filter_{item.name}"] = value if isinstance(value, str) else f"{value:g}"
+    return said
+
+
+def kept(filters: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of an order's filters that no control offers."""
+    return {name: value for name, value in filters.items() if name not in {item.name for item in FILTERS}}
+
+
+def inputs(given: QueryDict | Mapping[str, str]) -> list[FilterInput]:
     """The controls, filled with what was given before."""
     return [replace(item, value=given.get(f"filter_{item.name}", "")) for item in FILTERS]
 

@@ -25,6 +25,8 @@ from mlxplatform.jobs.models import Job
 SHOWN_INPUT = 2_000
 
 NO_VALIDATION = "There is one row only, so the validation set is empty."
+TOO_FEW_NEW = "Further rounds over the sources brought too few new ones."
+NO_MORE_SOURCES = "The sources give no more."
 PROMPTS_ONLY = "The rows are prompts only: fill the answers (template answer_fill) before training on them."
 
 
@@ -42,7 +44,8 @@ def publish(version_id: int, ctx: JobContext, seconds: float) -> DatasetVersion:
     notes = [note for note, holds in ((NO_VALIDATION, accepted == 1), (PROMPTS_ONLY, prompts_only)) if holds]
     target = stored(version.options).rows
     if target is not None and accepted < target:
-        notes.append(f"{target} rows were asked for; {accepted} are distinct and acceptable.")
+        why = TOO_FEW_NEW if template.repeatable else NO_MORE_SOURCES
+        notes.append(f"{target} rows were asked for; {accepted} are distinct and acceptable. {why}")
     counts = {
         "made": accepted + sum(dropped.values()),
         "accepted": accepted,

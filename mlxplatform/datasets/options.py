@@ -59,6 +59,18 @@ def parse(template: Template, body: dict[str, Any]) -> Options:
     )
 
 
+#: Options by the names an order may say them under.
+_SAID = {name: (name,) for name in ("rows", "seed", "temperature", "top_p", "valid_fraction", "filters")} | {
+    "model": ("model", "model_name")
+}
+
+
+def continued(options: Options, before: Options, body: dict[str, Any]) -> Options:
+    """Options of an order that continues a version: what it does not say is as it was."""
+    unsaid = {option: getattr(before, option) for option, names in _SAID.items() if not any(name in body for name in names)}
+    return msgspec.structs.replace(options, **unsaid)
+
+
 def _model(body: dict[str, Any]) -> str:
     raw = body.get("model", body.get("model_name"))
     if raw is None or raw == "local":

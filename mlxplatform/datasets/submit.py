@@ -91,8 +91,8 @@ def check(body: dict[str, Any], project: str) -> Order:
         template.check_inputs(checked, project)
     options = run_options.parse(template, body)
     ancestors = _ancestors(body, base, project)
-    if base is not None and "seed" not in body:
-        options = msgspec.structs.replace(options, seed=run_options.stored(base.options).seed)
+    if base is not None:
+        options = run_options.continued(options, run_options.stored(base.options), body)
     return Order(
         template=template,
         inputs=checked,
@@ -235,11 +235,13 @@ def of_preview(version: DatasetVersion) -> Order:
     return Order(
         template=find_template(version.dataset.template),
         inputs=version.inputs,
-        options=msgspec.structs.replace(options, limit=None, rows=version.options.get("target"), ancestors=[version.job]),
+        options=msgspec.structs.replace(
+            options, limit=None, rows=version.options.get("target"), ancestors=[*options.ancestors, version.job]
+        ),
         name=version.dataset.name,
         description="",
         tags=[],
-        base=None,
+        base=version.parent,
         forecast=version.report.get("forecast"),
     )
 

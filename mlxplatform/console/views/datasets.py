@@ -6,12 +6,13 @@ import json
 from typing import Any
 from urllib.parse import urlencode
 
+from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 
 from mlxplatform.accounts.scopes import READ, WRITE
-from mlxplatform.console import dataset_filters
+from mlxplatform.console import dataset_again, dataset_filters
 from mlxplatform.console.page import actor_of, page, project_of, seen
 from mlxplatform.datasets import rowsource, rowtext
 from mlxplatform.datasets import submit as orders
@@ -76,6 +77,7 @@ def dataset_detail(request: HttpRequest, dataset_id: str) -> HttpResponse:
         "states": DatasetRow.State.values,
         "reasons": sorted({*version.counts.get("dropped", {}), *progress_of(version).get("dropped", {})}),
         "in_files": rowsource.in_files(version),
+        "again": dataset.template in TEMPLATES and dataset.project == project_of(request),
         "lineage": lineage(dataset),
         "exports": EXPORTS,
         "hub_token": HubToken.objects.filter(project=dataset.project).first(),
@@ -93,8 +95,12 @@ def dataset_new(request: HttpRequest) -> HttpResponse:
         groups = list(zip(("From what you have", "Written by a model"), made, strict=True))
         return render(request, "console/dataset_choose.html", {"title": "New dataset", "groups": groups})
     error: Refusal | None = None
+    base = dataset_again.base_of(request, template)
+    given: Any = dataset_again.form_of(base, template) if base is not None and request.method != "POST" else request.POST
     if request.method == "POST":
         body = _order(request, template.id, [field.name for field in template.fields])
+        if base is not None:
+            body = dataset_again.continued(body, base)
         by, project = actor_of(request), project_of(request)
         try:
             order = orders.check(body, project)
@@ -107,19 +113,20 @@ def dataset_new(request: HttpRequest) -> HttpResponse:
         else:
             return redirect("console:dataset", version.dataset_id)
     fields = [
-        {"field": field, "value": request.POST.get(field.name, "" if field.default is None else field.default)}
+        {"field": field, "value": given.get(field.name, "" if field.default is None else field.default)}
         for field in template.fields
     ]
     context = {
-        "title": f"New dataset: {template.label}",
+        "title": f"New dataset: {template.label}" if base is None else f"Next version: {base.dataset.name}",
         "template": template,
+        "base": base,
         "fields": fields,
         "error": error,
         "models": [model for model in local_models.scan() if model.kind == "chat" and not model.obstacle]
         if template.needs_llm
         else [],
-        "given": request.POST,
-        "filters": dataset_filters.inputs(request.POST),
+        "given": given,
+        "filters": dataset_filters.inputs(given),
         "filters_open": bool(error and error.param and error.param.startswith("filters")),
     }
     return render(request, "console/dataset_new.html", context, status=400 if error else 200)
@@ -134,7 +141,11 @@ def dataset_preview(request: HttpRequest, job_id: str) -> HttpResponse:
     if version is None or job is None:
         raise Http404
     if request.method == "POST":
-        _, full = orders.submit(orders.of_preview(version), project=version.dataset.project, created_by=actor_of(request))
+        try:
+            _, full = orders.submit(orders.of_preview(version), project=version.dataset.project, created_by=actor_of(request))
+        except Refusal as refusal:
+            messages.error(request, refusal.message)
+            return redirect("console:dataset-preview", job_id)
         return redirect("console:dataset", full.dataset_id)
     shown = job.result or {}
     context = {
@@ -156,7 +167,9 @@ def dataset_preview(request: HttpRequest, job_id: str) -> HttpResponse:
 
 def _order(request: HttpRequest, template: str, names: list[str]) -> dict[str, Any]:
     """The wizard's form as the body the API takes; numbers stay text where they are no numbers, to be refused there."""
-    body: dict[str, Any] = {"template": template, "inputs": {name: request.POST.get(name, "") for name in names}}
+    # Browsers send line ends their own way; a text that was not touched has to stay the same text.
+    inputs = {name: request.POST.get(name, "").replace("\r\n", "\n") for name in names}
+    body: dict[str, Any] = {"template": template, "inputs": inputs}
     for name in ("name", "model"):
         if request.POST.get(f"run_{name}"):
             body[name] = request.POST[f"run_{name}"]

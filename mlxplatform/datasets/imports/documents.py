@@ -69,14 +69,21 @@ class _Window:
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._held = ""
         self._at = 0
-        self._line, self._column = 1, 1
+        #: Up to where in the window lines were counted, and the line and column of that place.
+        self._told, self._line, self._column = 0, 1, 1
         self._ended = False
         self._read(READ_BYTES)
-        self._at += self._held.startswith("\ufeff")
+        self._at = self._told = int(self._held.startswith("\ufeff"))
 
     def place(self) -> tuple[int, int]:
         """Line and column, from 1, of what comes next."""
-        self._move_up()
+        held, at, told = self._held, self._at, self._told
+        if lines := held.count("\n", told, at):
+            self._line += lines
+            self._column = at - held.rfind("\n", told, at)
+        else:
+            self._column += at - told
+        self._told = at
         return self._line, self._column
 
     def skip_space(self) -> str:
@@ -152,10 +159,5 @@ class _Window:
 
     def _move_up(self) -> None:
         """Let go of what was taken."""
-        held, at = self._held, self._at
-        if lines := held.count("\n", 0, at):
-            self._line += lines
-            self._column = at - held.rfind("\n", 0, at)
-        else:
-            self._column += at - held.startswith("\ufeff", 0, at)
-        self._held, self._at = held[at:], 0
+        self.place()
+        self._held, self._at, self._told = self._held[self._at :], 0, 0
