@@ -51,7 +51,7 @@ def _speech_obstacle(folder: Path) -> str:
 def _packing_obstacle(config: Mapping[str, Any]) -> str:
     said = config.get("quantization_config")
     method = said.get("quant_method") if isinstance(said, dict) and not config.get("quantization") else None
-    if method is None or method in PACKINGS:
+    if method is None or (isinstance(method, str) and method in PACKINGS):
         return ""
     return f"its weights are packed by {str(method)[:40]}, which is not read here"
 

@@ -54,8 +54,8 @@ class Header:
         if self.metadata.get("tokenizer.ggml.model") != "gpt2":
             return f"its tokenizer is of type {self.metadata.get('tokenizer.ggml.model')}, and only byte-level BPE is imported"
         pre = self.metadata.get("tokenizer.ggml.pre", "default")
-        if pre not in PRE_TOKENIZERS:
-            return f"its pre-tokenizer {pre} is not known here"
+        if not isinstance(pre, str) or pre not in PRE_TOKENIZERS:
+            return f"its pre-tokenizer {str(pre)[:40]} is not known here"
         others = sorted(set(self.types) - set(READABLE.values()))
         if others:
             return f"its weights are packed as {', '.join(others)}, which mlx does not read"

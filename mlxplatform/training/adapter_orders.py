@@ -106,7 +106,7 @@ def gguf_obstacle(config: dict[str, Any]) -> str:
     heads, width = config.get("num_attention_heads"), config.get("hidden_size")
     if not isinstance(heads, int) or not isinstance(width, int) or heads < 1 or width % heads:
         return "its configuration does not say how wide its heads are"
-    if config.get("head_dim") not in {None, width // heads}:
+    if config.get("head_dim") not in (None, width // heads):
         return "its heads are not of the usual width"
     return ""
 

@@ -117,7 +117,7 @@ def check(body: dict[str, Any], project: str | None) -> dict[str, Any]:
             body.setdefault(new, value)
     order = read(body, FIELDS, ignore=("idempotency_key", "revision"))
     model = base(order["model"])
-    if body.get("revision") not in {None, model.revision}:
+    if body.get("revision") not in (None, model.revision):
         raise invalid("revision", f"{model.id} is not as it was in that run; leave revision out to train on it as it is.")
     _settle(order, model)
     order["revision"] = model.revision

@@ -83,6 +83,25 @@ def test_ollamas_models_are_listed_with_whether_they_can_be_imported(ollama: Pat
     assert str(ollama) not in json.dumps(shown)
 
 
+def test_a_text_that_is_a_list_is_an_obstacle_and_hides_no_other(ollama: Path) -> None:
+    plain = gguf()
+    listing = struct.pack("<IIQ", 9, 8, 1) + text("smollm")
+    for key in ("general.architecture", "tokenizer.ggml.model", "tokenizer.ggml.pre"):
+        start = plain.index(text(key)) + len(text(key))
+        end = start + 4 + 8 + struct.unpack("<Q", plain[start + 4 : start + 12])[0]
+        keep(ollama, f"library/odd/{key.rsplit('.')[-1]}", plain[:start] + listing + plain[end:])
+    keep(ollama, "library/good/1", plain)
+
+    shown = listed()
+
+    assert {name: one["supported"] for name, one in shown.items()} == {
+        "good:1": True,
+        "odd:architecture": False,
+        "odd:model": False,
+        "odd:pre": False,
+    }
+
+
 @pytest.mark.parametrize(
     "layers",
     [

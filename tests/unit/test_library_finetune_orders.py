@@ -321,6 +321,8 @@ def test_the_platforms_own_api_takes_the_older_names_and_tells_warnings() -> Non
     ("change", "field"),
     [
         ({"iters": 5, "epochs": 1}, "epochs"),
+        ({"revision": []}, "revision"),
+        ({"revision": {"a": 1}}, "revision"),
         ({"iters": "5"}, "iters"),
         ({"dataset": "ds_nothing", "training_file": None}, "dataset"),
         ({"dataset": "ds_x"}, "training_file"),

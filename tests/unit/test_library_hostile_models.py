@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from mlxplatform.library import fit, local_adapters, local_models
 from mlxplatform.library.machine import Machine
+from mlxplatform.training import adapter_orders
 from tests.fixtures import tiny_model
 from tests.fixtures.adapter import write_adapter
 
@@ -106,6 +107,20 @@ def test_an_impossible_number_in_a_config_hides_no_other(home: Path, name: str, 
     change(home / "models" / "odd" / "config.json", **{name: value})
 
     assert "good" in listed(home)
+
+
+@pytest.mark.parametrize("value", [[], {}, [[1]], {"a": []}, 7, True, "x", None, -1, 1e300], ids=repr)
+def test_nothing_in_a_config_hides_another_model_or_breaks_what_is_told_of_it(home: Path, value: Any) -> None:
+    file = home / "models" / "odd" / "config.json"
+    plain = json.loads(file.read_text())
+    packed, text = ({"quantization_config": {"quant_method": value}}, {"text_config": {**plain, "layer_types": value}})
+    names = ("architectures", "model_file", "vision_config", "quantization_config", "quantization", "layer_types", "rope_scaling")
+    names += ("sliding_window", "sliding_window_pattern", "num_experts", "num_experts_per_tok", "kv_lora_rank", "head_dim")
+    for said in [packed, text, *({name: value} for name in names)]:
+        file.write_text(json.dumps({**plain, **said}))
+
+        assert "good" in listed(home), said
+        assert isinstance(adapter_orders.gguf_obstacle(json.loads(file.read_text())), str)
 
 
 @pytest.mark.parametrize("value", [value for value in NUMBERS if value is not None], ids=repr)
