@@ -8,12 +8,14 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mlxplatform.library import local_models, starters
 from tests.fixtures.reference_bpe import ReferenceBPE
 from tests.fixtures.reference_bpe import metadata as gguf_metadata
+from workers.trainer import gguf_tokenizer
 
 TEXTS = [
     "Hello, world!",
@@ -152,3 +154,54 @@ def test_a_tokenizer_without_a_name_is_refused_and_not_guessed(tmp_path: Path, h
         (tmp_path / "tokenizer.json").write_text(json.dumps({**definition, **change}))
         with pytest.raises(gguf_tokenizer.UnsupportedTokenizer):
             gguf_tokenizer.describe(tmp_path, 49152)
+
+
+def bpe(**changed: Any) -> dict[str, Any]:
+    """The metadata of a small tokenizer."""
+    meta = {"model": "gpt2", "pre": "smollm", "tokens": ["a", "b", "ab"], "token_type": [1, 1, 1], "merges": ["a b"]}
+    return {f"tokenizer.ggml.{name}": value for name, value in {**meta, **changed}.items()}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"merges": ["a c"]}, "merges name tokens"),
+        ({"merges": ["b a"]}, "merges name tokens"),
+        ({"merges": ["ab"]}, "merges name tokens"),
+        ({"token_type": [1, 1]}, "what kind it is"),
+        ({"tokens": ["a", "b", "b"], "merges": []}, "names a token twice"),
+        ({"pre": "tekken"}, "pre-tokenizer 'tekken'"),
+    ],
+)
+def test_a_tokenizer_that_does_not_fit_together_is_refused_in_a_sentence(changed: dict[str, Any], words: str) -> None:
+    assert gguf_tokenizer.build(bpe()).encode("ab").ids == [2]
+
+    with pytest.raises(gguf_tokenizer.UnsupportedTokenizer, match=words):
+        gguf_tokenizer.build(bpe(**changed))
+
+
+def test_metadata_that_names_what_is_not_there_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    """A whole small file whose first token has a number beyond the vocabulary."""
+    texts = {"general.architecture": "llama", "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm"}
+    sizes = {f"llama.{name}": 1 for name in ("block_count", "feed_forward_length", "attention.head_count", "context_length")}
+    sizes |= {"llama.embedding_length": 2, "tokenizer.ggml.eos_token_id": 1, "tokenizer.ggml.bos_token_id": 1_000_000}
+
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    entries = [text(key) + struct.pack("<I", 8) + text(value) for key, value in texts.items()]
+    entries += [text(key) + struct.pack("<II", 4, value) for key, value in sizes.items()]
+    entries.append(text("llama.attention.layer_norm_rms_epsilon") + struct.pack("<If", 6, 1e-5))
+    for key, listed in (("tokens", ["a", "b", "ab"]), ("merges", ["a b"])):
+        entries.append(text(f"tokenizer.ggml.{key}") + struct.pack("<IIQ", 9, 8, len(listed)) + b"".join(map(text, listed)))
+    entries.append(text("tokenizer.ggml.token_type") + struct.pack("<IIQiii", 9, 5, 3, 1, 1, 1))
+    body = b"GGUF" + struct.pack("<IQQ", 3, 1, len(entries)) + b"".join(entries)
+    body += text("token_embd.weight") + struct.pack("<IQQIQ", 2, 2, 3, 1, 0)
+    file = tmp_path / "odd.gguf"
+    file.write_bytes(body + bytes(-len(body) % 32) + bytes(32))
+
+    with pytest.raises(starters.ImportFailed) as refused:
+        starters.import_gguf(file, tmp_path / "models", "odd")
+
+    assert "does not fit together" in str(refused.value), refused.value
+    assert not list((tmp_path / "models").iterdir())

@@ -32,7 +32,12 @@ class UnsupportedTokenizer(ValueError):
 
 
 def build(meta: dict[str, Any]) -> Any:
-    """The tokenizer of a GGUF file's metadata, as a ``tokenizers.Tokenizer``."""
+    """The tokenizer of a GGUF file's metadata, as a ``tokenizers.Tokenizer``.
+
+    Raises:
+        UnsupportedTokenizer: it is of a kind that cannot be reproduced, or does not fit together.
+        KeyError: a part is missing.
+    """
     from tokenizers import AddedToken, Tokenizer, decoders, models
 
     if meta.get("tokenizer.ggml.model") != "gpt2":
@@ -42,7 +47,13 @@ def build(meta: dict[str, Any]) -> Any:
     tokens: list[str] = meta["tokenizer.ggml.tokens"]
     kinds: list[int] = meta["tokenizer.ggml.token_type"]
     merges = [tuple(merge.split(" ", 1)) for merge in meta["tokenizer.ggml.merges"]]
-    tokenizer = Tokenizer(models.BPE(vocab={token: n for n, token in enumerate(tokens)}, merges=merges))
+    vocabulary = {token: n for n, token in enumerate(tokens)}
+    if len(kinds) != len(tokens):
+        raise UnsupportedTokenizer("it does not say of each token what kind it is")
+    # The library panics on what it would not find.
+    if any(len(pair) != 2 or any(piece not in vocabulary for piece in (*pair, "".join(pair))) for pair in merges):
+        raise UnsupportedTokenizer("its merges name tokens that it does not have")
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.pre_tokenizer = _pre_tokenizer(meta)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(

@@ -101,6 +101,10 @@ def main() -> int:
         return report.failed("unsupported_gguf", f"The GGUF file cannot be imported: {error}.")
     except KeyError as error:
         return report.failed("unsupported_gguf", f"The GGUF file cannot be imported: its metadata lacks {error}.")
+    except (IndexError, TypeError, AttributeError, ArithmeticError):  # of another kind than others have there, or out of range
+        return report.failed(
+            "unsupported_gguf", "The GGUF file cannot be imported: what its metadata says does not fit together."
+        )
     except OSError as error:
         return report.failed("cannot_write", f"The model cannot be written: {error.strerror or 'input/output error'}.")
     return 0
