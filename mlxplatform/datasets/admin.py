@@ -20,6 +20,7 @@ from unfold.admin import ModelAdmin
 from unfold.decorators import display
 
 from mlxplatform.datasets.models import Dataset, DatasetRow, DatasetVersion
+from mlxplatform.datasets.rowsource import INDEX
 from mlxplatform.datasets.submit import parse_tags
 from mlxplatform.inference.contract import Refusal
 
@@ -105,6 +106,7 @@ class DatasetAdmin(ModelAdmin):
         links = (
             (f"{reverse('dataset-file', args=[dataset.id, name])}?version={version.number}", name, info["rows"], info["bytes"])
             for name, info in version.files.items()
+            if name != INDEX
         )
         return format_html_join("", '<p><a href="{}" download>{}</a> ({} rows, {} bytes)</p>', links)
 

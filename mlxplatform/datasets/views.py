@@ -195,9 +195,9 @@ def _version(request: HttpRequest, dataset_id: str) -> DatasetVersion:
 
 async def file_download(request: HttpRequest, dataset_id: str, name: str) -> HttpResponseBase:
     version = await sync_to_async(_version)(request, dataset_id)
-    info = version.files.get(name)
+    info = version.files.get(name) if name != rowsource.INDEX else None
     if info is None:
-        known = ", ".join(version.files) or "none yet"
+        known = ", ".join(file for file in version.files if file != rowsource.INDEX) or "none yet"
         raise Refusal(404, "file_not_found", f"the version has no file of this name; its files: {known}")
     return await send_file(
         request,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from django.contrib.admin.utils import quote
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
@@ -95,6 +96,32 @@ def test_an_upload_sent_again_is_the_same_import(client: Client) -> None:
     for other in (send(as_lines(CHAT, CHAT), name="x"), send(as_lines(CHAT), name="y")):
         assert (other.status_code, other.json()["code"]) == (400, "idempotency_conflict")
     assert StoredFile.objects.filter(deleted_at=None).count() == Dataset.objects.count() == Job.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    "pasted",
+    [
+        '[{"input": "q", "output": "a"},\n {"input": null, "output": {"x": 1}}]',
+        '\ufeff{"input": "q", "output": "a"}\r\n{"output": {"x": 1}, "input": "q"}',
+    ],
+    ids=["an array", "lines"],
+)
+def test_pasted_rows_are_read_as_files_are(client: Client, pasted: str) -> None:
+    _, version = finished(client, "format_conversion", {"input_jsonl": pasted})
+    assert all_rows(client, version) == [CHAT] and version.counts["dropped"] == {"not_text": 1}
+
+
+def test_a_byte_order_mark_may_be_pasted_along(client: Client) -> None:
+    _, version = finished(client, "sft_qa_pairs", {"pairs_text": "\ufeffQ: q\nA: a"})
+    assert all_rows(client, version) == [CHAT]
+
+
+def test_the_index_of_an_import_is_no_file_for_people(admin_client: Client, upload: Upload) -> None:
+    _, version = upload(as_lines(CHAT))
+    answer = admin_client.get(f"/api/datasets/{version.dataset_id}/files/rows.index")
+    assert answer.status_code == 404 and "rows.index" not in answer.json()["error"]
+    page = admin_client.get(f"/admin/datasets/dataset/{quote(version.dataset_id)}/change/").content.decode()
+    assert "train.jsonl" in page and "rows.index" not in page
 
 
 # Exports ------------------------------------------------------------------------------------------------------------

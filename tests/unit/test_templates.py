@@ -168,7 +168,12 @@ def hub(pages: dict[int, list[dict[str, Any]]], statuses: list[int]) -> httpx.Mo
 def test_hub_rows_come_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
     pages = {
         0: [{"text": f" text {n} ", "label": n % 2} for n in range(100)],
-        100: [{"text": "x", "label": 0}, {"text": None, "label": 0}, {"text": "last one", "label": 0}],
+        100: [
+            {"text": "x", "label": 0},
+            {"text": None, "label": 0},
+            {"text": {"a": None}, "label": 0},
+            {"text": "last one", "label": 0},
+        ],
     }
     real = httpx.Client
     monkeypatch.setattr(hf_dataset_import, "WAITS", (0.0, 0.0))
@@ -177,6 +182,7 @@ def test_hub_rows_come_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
     made = make("hf_dataset_import", given)
     assert [row["text"] for row in made.rows] == [*(f"text {n}" for n in range(0, 100, 2)), "last one"]
     assert made.reasons.count("other_label") == 50 and made.reasons.count("too_short") == 2
+    assert [drop.detail for drop in made.drops if drop.reason == "not_text"] == ["text is an object"]
     capped = make("hf_dataset_import", {"hf_id": "a/b", "max_rows": "3", "output_format": "messages_user_only"})
     assert [turns(row) for row in capped.rows] == [[("user", f"text {n}")] for n in range(3)]
     with pytest.raises(SourceError, match="no column body; there are text, label"):

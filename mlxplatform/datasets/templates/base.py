@@ -199,7 +199,8 @@ def lines(text: str) -> list[str]:
 
 
 def _ended(text: str) -> list[str]:
-    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    # A text that was pasted from a file may bring the file's byte order mark along.
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def paragraphs(text: str) -> list[str]:

@@ -1,43 +1,42 @@
-"""JSON Lines with two text fields become chat rows. No model."""
+"""JSON Lines, or an array, with two text fields become chat rows. No model."""
 
 from __future__ import annotations
 
 import io
 import json
 from collections.abc import Iterator
+from typing import Any, cast
 
+from mlxplatform.datasets.convert import keys_of
+from mlxplatform.datasets.imports.items import Problem, Unreadable
+from mlxplatform.datasets.imports.opening import items
 from mlxplatform.datasets.templates.base import Ask, Draft, Drop, Field, Inputs, Source, Template, chat_row
-from mlxplatform.files import jsonl
 
 
 def sources(inputs: Inputs) -> Iterator[Source | Drop]:
-    user_key, assistant_key = inputs["user_key"], inputs["assistant_key"]
-    for line in jsonl.lines(io.BytesIO(inputs["input_jsonl"].encode("utf-8", "surrogatepass"))):
-        if isinstance(line, jsonl.BadLine):
-            yield _unusable(line)
-            continue
-        row = jsonl.parse(line)
-        if isinstance(row, jsonl.BadLine):
-            yield _unusable(row)
-            continue
-        where = f"line {line.number}"
-        pair = [as_text(row.get(key)) for key in (user_key, assistant_key)]
-        missing = [key for key, value in zip((user_key, assistant_key), pair, strict=True) if value is None]
-        if missing:
-            wrong = [key for key in missing if row.get(key) is not None]
-            if wrong:
-                yield Drop("not_text", f"{wrong[0]} must be text, a number or true/false", where)
+    keys = (inputs["user_key"], inputs["assistant_key"])
+    try:
+        given = io.BytesIO(inputs["input_jsonl"].encode("utf-8", "surrogatepass"))
+        for number, item in enumerate(items(given, "jsonl", "The text"), 1):
+            if isinstance(item, Problem):
+                column = f", column {item.column}" if item.column else ""
+                yield Drop(item.code, item.reason, f"{item.where}{column}")
             else:
-                yield Drop(
-                    "missing_key", f"{', '.join(missing)} missing; the line has {', '.join(list(row)[:10]) or 'no keys'}", where
-                )
-            continue
-        yield Source(str(line.number), tuple(pair))
+                where, row = item
+                yield _source(number, where, cast(dict[str, Any], row), keys)
+    except Unreadable as error:
+        yield Drop(error.code, error.message)
 
 
-def _unusable(line: jsonl.BadLine) -> Drop:
-    column = f", column {line.column}" if line.column else ""
-    return Drop(line.code, line.reason, f"line {line.line}{column}")
+def _source(number: int, where: str, row: dict[str, Any], keys: tuple[str, str]) -> Source | Drop:
+    pair = [as_text(row.get(key)) for key in keys]
+    missing = [key for key, value in zip(keys, pair, strict=True) if value is None]
+    if not missing:
+        return Source(str(number), tuple(pair))
+    wrong = [key for key in missing if row.get(key) is not None]
+    if wrong:
+        return Drop("not_text", f"{wrong[0]} must be text, a number or true/false", where)
+    return Drop("missing_key", f"{', '.join(missing)} missing; the line has {keys_of(row)}", where)
 
 
 def as_text(value: object) -> str | None:

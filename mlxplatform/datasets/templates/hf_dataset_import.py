@@ -9,7 +9,9 @@ from typing import Any
 
 import httpx
 
+from mlxplatform.datasets.convert import kind
 from mlxplatform.datasets.templates.base import Ask, Draft, Drop, Field, Inputs, Source, SourceError, Template
+from mlxplatform.datasets.templates.format_conversion import as_text
 
 SERVER = "https://datasets-server.huggingface.co"
 #: Rows of one page (the server's limit), seconds a request may take, and waits before the next tries.
@@ -61,8 +63,11 @@ def sources(inputs: Inputs) -> Iterator[Source | Drop]:
             for number, row in enumerate(rows, offset):
                 if inputs["max_rows"] and kept >= inputs["max_rows"]:
                     return
-                text = str(row.get(text_column) or "").strip()
-                if len(text) < inputs["min_chars"] or not text:
+                said = as_text("" if row.get(text_column) is None else row[text_column])
+                text = (said or "").strip()
+                if said is None:
+                    yield Drop("not_text", f"{text_column} is {kind(row[text_column])}", f"row {number}")
+                elif len(text) < inputs["min_chars"] or not text:
                     yield Drop("too_short", f"{len(text)} characters", f"row {number}")
                 elif label_column and inputs["label_filter"] and str(row.get(label_column)) != inputs["label_filter"]:
                     yield Drop("other_label", str(row.get(label_column))[:100], f"row {number}")
