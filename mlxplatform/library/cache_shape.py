@@ -43,7 +43,7 @@ class CacheShape:
         if not self.width * (self.full + self.sliding):
             return None
         within = numbers // (self.width * (self.full + self.sliding))
-        if within <= self.window or not self.sliding:
+        if within < self.window or not self.sliding:
             return within
         if not self.full:
             return None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mlxplatform.library import fit
@@ -62,6 +62,7 @@ def test_a_cache_grows_as_mlx_lm_lets_it(built: LocalModel, expected: CacheShape
     st.builds(CacheShape, st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.integers(1, 200)),
     st.integers(0, 100_000),
 )
+@example(CacheShape(1, 0, 1, 1), 1)  # where only windows are kept, one that is full holds any context
 def test_the_longest_context_is_the_last_that_is_held(kept: CacheShape, numbers: int) -> None:
     longest = kept.longest(numbers)
 
