@@ -14,7 +14,7 @@ from mlxplatform.inference.contract import Refusal
 from mlxplatform.jobs import service
 from mlxplatform.jobs.models import Job
 from mlxplatform.jobs.pulse import Pulse
-from mlxplatform.library import local_models
+from mlxplatform.library import local_adapters, local_models
 from tests.engine.test_trainer_finetune import order
 from tests.fixtures.trainer_jobs import metrics, payloads, run_to_end, stages, start, wait_until
 from workers import power
@@ -73,6 +73,37 @@ def test_a_run_makes_way_between_steps_and_can_be_paused_meanwhile(worker: Pulse
 
     steps = [point["step"] for point in metrics(job, "train")]
     assert steps == list(range(1, len(steps) + 1)) and len(steps) >= finished + 3  # the pause kept its place
+
+
+@pytest.mark.drill
+def test_a_run_that_makes_way_publishes_only_after_that_when_asked_to_finish(
+    worker: Pulse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wish comes while the child is about to make way: it must neither publish without the GPU nor be killed for waiting."""
+    job = order(iters=5_000_000, **STEPS)
+    chat = Lease(sync_client(), settings.ENV.host_id, mode="shared", cls="interactive")
+    share, said = trainer_child.Run._share, []
+
+    def finish_after_yield(run: trainer_child.Run, child: trainer_child.Child) -> None:
+        before = run._asked_to_yield
+        share(run, child)
+        if run._asked_to_yield and not before and not said:
+            said.append(run)
+            run._ask(child, "finish")
+            run._kill_at -= trainer_child.GRACE["finish"] - 1  # a second is less than the chat takes here
+
+    monkeypatch.setattr(trainer_child.Run, "_share", finish_after_yield)
+    thread = start(worker)
+    wait_until(lambda: metrics(job, "train"))
+    assert chat.acquire(timeout=60)
+    wait_until(lambda: "yielded" in stages(job))
+    thread.join(2)
+    assert thread.is_alive() and local_adapters.scan(settings.HOME) == []
+    chat.release()
+    thread.join()
+
+    job.refresh_from_db()
+    assert (job.state, job.result and job.result["outcome"]) == ("done", "finish"), job.error
 
 
 def test_a_run_leaves_its_memory_to_a_chat_and_goes_on_when_it_is_quiet(
