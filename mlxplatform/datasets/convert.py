@@ -107,7 +107,7 @@ def kept(row: Row, used: tuple[str, ...]) -> dict[str, Any]:
 
 def left_out(row: Row, name: str) -> frozenset[str]:
     """Keys of the row that its conversion does not use, by the form's name."""
-    return row.keys() - _USED[name]  # type: ignore[return-value]
+    return frozenset(row.keys() - _USED[name])
 
 
 def _messages(row: Row) -> dict[str, Any]:

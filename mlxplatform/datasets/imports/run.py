@@ -35,8 +35,8 @@ from mlxplatform.jobs.models import Job
 KEPT_PROBLEMS = 200
 #: Problems named in the job's error.
 SHOWN_PROBLEMS = 20
-#: Columns that were left out, of those the report names, and how many are counted.
-SHOWN_COLUMNS, COUNTED_COLUMNS = 20, 1_000
+#: Columns that were left out, of those the report names, and sets of them that are counted.
+SHOWN_COLUMNS, COUNTED_SETS = 20, 1_000
 #: Rows between looks at the job's wishes, and between progress events.
 CHECK_ROWS, TELL_ROWS = 1_000, 20_000
 #: Bytes of lines gathered before they are written.
@@ -57,16 +57,15 @@ class Tally:
     used: int = 0
     bad: int = 0
     forms: Counter[str] = field(default_factory=Counter)
-    left_out: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[frozenset[str]] = field(default_factory=Counter)
     first_of: dict[str, str] = field(default_factory=dict)
     dropped: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
 
     def leave_out(self, columns: frozenset[str]) -> None:
-        """Count columns without a use; of a mixture that always has new ones, the first."""
-        for column in columns:
-            if column in self.left_out or len(self.left_out) < COUNTED_COLUMNS:
-                self.left_out[column] += 1
+        """Count columns without a use, together as they come; of a mixture that always has new ones, the first."""
+        if columns in self.left_out or len(self.left_out) < COUNTED_SETS:
+            self.left_out[columns] += 1
 
     def note(self, problem: Problem) -> None:
         self.bad += 1
@@ -249,7 +248,10 @@ class Import:
             raise JobFailed("zero_rows", self._sentence() if tally.bad else "The source has no rows.")
 
     def _left_out(self) -> dict[str, int]:
-        return {convert.name_of(name): number for name, number in self.tally.left_out.most_common(SHOWN_COLUMNS)}
+        each: Counter[str] = Counter()
+        for columns, number in self.tally.left_out.items():
+            each.update(dict.fromkeys(columns, number))
+        return {convert.name_of(name): number for name, number in each.most_common(SHOWN_COLUMNS)}
 
     def _source(self) -> dict[str, str]:
         """Where the rows come from, for people and for another import of the same."""
