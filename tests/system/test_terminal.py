@@ -14,7 +14,7 @@ from django.core.management import CommandError, call_command
 
 from mlxplatform.console import following, terminal
 from tests.fixtures.memory_notes import CORPUS, jsonl
-from tests.system.stack import Stack
+from tests.system.stack import Stack, eventually
 
 pytestmark = pytest.mark.stack
 
@@ -99,7 +99,12 @@ def test_a_model_is_quantized_and_refusals_name_the_field(stack: Stack, manage: 
     question = {"model": "from-terminal", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
     answer = stack.http.post("/v1/chat/completions", json=question)
     assert answer.json()["model"] == "from-terminal"  # at once, and not the model that answers for unknown names
-    assert stack.http.delete("/api/library/from-terminal").status_code == 200
+
+    def gone() -> bool:
+        stack.http.post("/api/models/from-terminal/unload")  # refused while its last answer still counts as running
+        return stack.http.delete("/api/library/from-terminal").status_code == 200
+
+    eventually(gone, what="the model gone")
 
 
 def test_a_fine_tune_is_ordered_left_alone_cancelled_and_told_as_failed(stack: Stack, manage: Manage) -> None:
