@@ -88,12 +88,13 @@ def test_work_goes_where_its_model_is_and_moves_when_a_host_is_lost(hosts: tuple
         answer = ask(stack, model)
         assert answer.status_code == 200, answer.text
         assert "Tokyo" in answer.json()["choices"][0]["message"]["content"]
-    served = {
-        host["name"]: {engine["model"] for engine in host["live"]["engines"]}
-        for host in stack.http.get("/api/hosts").json()["hosts"]
-    }
-    assert ONLY_THERE in served[OTHER]
-    assert ONLY_THERE not in served["local"]
+
+    def served(name: str) -> set[str]:
+        (live,) = [host["live"] for host in stack.http.get("/api/hosts").json()["hosts"] if host["name"] == name]
+        return {engine["model"] for engine in live["engines"]}
+
+    eventually(lambda: ONLY_THERE in served(OTHER), what="the second host's word that it serves")
+    assert ONLY_THERE not in served("local")
 
     lines = [
         {
