@@ -41,6 +41,7 @@ def test_a_dataset_is_made_watched_and_downloaded(page: Page, tmp_path: Path) ->
     rows = [json.loads(line) for line in target.read_text().splitlines()]
     assert rows[0]["messages"][-1] == {"role": "assistant", "content": "1 plus 1 is 2."}
     expect(page.locator("#sample-rows")).to_contain_text("1 plus 1 is 2.")
+    expect(page.locator("#sample-rows tbody td:first-child").first).to_have_text("1")
 
 
 def test_a_mistake_in_the_wizard_is_named_and_nothing_typed_is_lost(page: Page, stack: Stack) -> None:
