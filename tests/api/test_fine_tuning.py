@@ -142,4 +142,5 @@ def test_a_run_killed_anywhere_and_often_draws_the_curve_it_would_have_drawn(mak
     answers = {ask(client, str(job.fine_tuned_model), "code?").choices[0].message.content for job in (straight, broken)}
     assert answers == {"ZX-81"}
     messages = [event.message for event in client.fine_tuning.jobs.list_events(broken.id, limit=100)]  # page after page
-    assert sum(message.startswith("Going on from step") for message in messages) >= 5
+    # Not after every kill: a child that is killed as soon as it is there says nothing.
+    assert sum(message.startswith("Going on from step") for message in messages) >= 3, messages
