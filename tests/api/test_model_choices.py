@@ -114,10 +114,10 @@ def test_chat_answers_while_a_run_trains_and_the_run_goes_on(stack: Stack) -> No
 
 def test_an_evaluation_asks_base_and_fine_tuned_model_and_lets_a_judge_compare(stack: Stack) -> None:
     # No two the same: of equal rows, none is held back while another is learned.
-    asked = [[{"role": "user", "content": f"{n} code?"}, ROWS[0]["messages"][1]] for n in range(12)]
+    asked = [[{"role": "user", "content": f"{n}: code?"}, ROWS[0]["messages"][1]] for n in range(12)]
     content = "".join(json.dumps({"messages": messages}) + "\n" for messages in asked)
     file = stack.http.post("/v1/files", data={"purpose": "fine-tune"}, files={"file": ("r.jsonl", content)}).json()
-    order = {"model": "tiny", "training_file": file["id"], "iters": 100, "valid_fraction": 0.25, "suffix": "judged"}
+    order = {"model": "tiny", "training_file": file["id"], "iters": 300, "valid_fraction": 0.25, "suffix": "judged"}
     made = stack.http.post("/api/finetune/submit", json=order).json()
     finish(stack, made["job_id"])
     body = {"adapter": made["name"], "measures": ["loss", "exact_match", "judge"], "max_tokens": 16}
