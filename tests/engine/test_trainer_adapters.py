@@ -152,7 +152,7 @@ def test_what_gguf_cannot_hold_is_501_with_the_reason(worker: Pulse) -> None:
 
 
 def test_an_evaluation_measures_base_and_adapter_on_rows_set_apart(worker: Pulse) -> None:
-    adapter = trained(worker, codes(), valid_fraction=0.25, iters=100)
+    adapter = trained(worker, codes(), valid_fraction=0.25, iters=300)
 
     job = run_ordered(worker, "/api/finetune/evaluate", {"adapter": adapter.id, "measures": ["loss"]})
 
